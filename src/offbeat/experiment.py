@@ -30,6 +30,7 @@ from offbeat.core.release import Release
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.core.schedule_rule import described_rule
 from offbeat.core.streams import check_seed
+from offbeat.runs.extension import limits_meta
 from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord
 from offbeat.version import __version__
@@ -206,6 +207,7 @@ class PreparedRun:
             "seed": self.experiment.seed,
             "clients": self.clients,
             "recipe": self.experiment.recipe,
+            **limits_meta(self.experiment.until, self.experiment.recipe),
             "initial": self.initial.digest(),
             "guard_rule": GUARD_RULE,
             "higher_is_better": dict(self.higher_is_better),

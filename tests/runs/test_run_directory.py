@@ -102,7 +102,8 @@ def test_a_record_says_what_the_run_says(tmp_path: Path) -> None:
     assert (record.status, record.stop_reason) == ("finished", "reached 12 client tasks")
     assert record.duration == run.summary.seconds
     assert record.client_samples() == {0: 1, 1: 1}
-    assert record.checkpoint() is None
+    assert (ended := record.checkpoint()) is not None
+    assert ended.journal == record.length
     assert record.recipe is None
     assert torch.equal(load_file(tmp_path / "model.safetensors")["w"], torch.zeros(3))
 

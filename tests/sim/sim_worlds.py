@@ -1,6 +1,7 @@
 """A small federation on scikit-learn's digits, shared by the simulator's tests and their subprocesses."""
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +104,11 @@ def on_disk(directory: Path) -> dict[str, Any]:
     tables["meta"] = [
         row for row in tables["meta"] if row[0] not in ("learner", "training", "data")
     ]  # a test's own learner has no name
+    # The files of clients' states are numbered as they are written, which interruptions change.
+    tables["checkpoints"] = [
+        (*row, {**json.loads(data), "clients": sorted(json.loads(data)["clients"])})
+        for *row, data in tables["checkpoints"]
+    ]
     model = (directory / "model.safetensors").read_bytes()
     return {**tables, "model": hashlib.sha256(model).hexdigest()}
 

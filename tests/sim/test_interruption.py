@@ -18,6 +18,7 @@ import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import RunStore
+from tests.ended import ended_files
 from tests.forks import Fork
 from tests.options import EVERY_FEATURE
 from tests.sampling import mostly_thorough, thorough
@@ -87,7 +88,7 @@ def test_interrupted_five_times(name: str, where: str, learner: ob.TorchLearner,
     resumed = ob.resume(broken, algorithm, world, learner, until=UNTIL)
     assert outcome(resumed) == outcome(whole)
     assert on_disk(broken) == on_disk(tmp_path / "whole")
-    assert tensor_files(broken) == {"model.safetensors"}
+    assert tensor_files(broken) == ended_files(broken)
     sessions = list(ob.read_run(broken).select("SELECT events FROM sessions"))
     assert len(sessions) == 6
     assert sum(n for (n,) in sessions) == len(whole.journal)
@@ -176,7 +177,7 @@ def test_an_interruption_in_the_last_step_comes_too_late(
 def test_killed_just_before_the_end_is_written(
     until: ob.Until, learner: ob.TorchLearner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def die(*_: object) -> None:
+    def die(*_: object, **__: object) -> None:
         raise SystemError("killed")
 
     every = ob.Every(seconds=3)
@@ -200,7 +201,7 @@ def test_leftovers_of_a_kill_are_cleaned_up(learner: ob.TorchLearner, tmp_path: 
     assert not tensor_files(tmp_path / "run") & set(stray)
     assert checkpoint(tmp_path / "run").state in tensor_files(tmp_path / "run")
     ob.resume(tmp_path / "run", algorithm, CALM, learner, until=UNTIL)
-    assert tensor_files(tmp_path / "run") == {"model.safetensors"}
+    assert tensor_files(tmp_path / "run") == ended_files(tmp_path / "run")
 
 
 def test_a_finished_run_is_returned_as_it_is(learner: ob.TorchLearner, tmp_path: Path) -> None:
@@ -247,8 +248,8 @@ def broken(learner: ob.TorchLearner, tmp_path: Path) -> Path:
             r"another world: seconds_per_step was \[1.0, .*8.0\]",
         ),
         ({"world": replace(CALM, jitter=0.1)}, "another world: jitter was 0.0, now it is 0.1"),
-        ({"until": ob.Until(tasks=3)}, "evaluates at"),
-        ({"until": ob.Until(seconds=5)}, "journal rows"),
+        ({"until": ob.Until(tasks=3)}, "version 6: reached 3 client tasks"),
+        ({"until": ob.Until(seconds=5)}, "version 6: reached 5 seconds"),
         ({"evaluate": ob.Every(seconds=4)}, "evaluates at"),
         ({"evaluate": ob.Every(versions=1)}, "evaluates"),
         ({"evaluate": None}, "0 evaluations"),
@@ -309,7 +310,8 @@ def test_creating_a_run_is_all_or_nothing(
     assert not (tmp_path / "run.db").exists()
     ob.simulate(make("fedavg"), CALM, learner, until=UNTIL, out=tmp_path)
     reader = {"run.db-shm", "run.db-wal"}  # SQLite's, of whoever reads
-    assert {p.name for p in tmp_path.iterdir()} - reader == {"run.db", "lock", "model.safetensors"}
+    files = {p.name for p in tmp_path.iterdir()} - reader
+    assert files == {"run.db", "lock", *ended_files(tmp_path)}
     assert ob.read_run(tmp_path).meta["format"] == store.FORMAT
 
 

@@ -26,6 +26,9 @@ def run(
     client_memory: executor_options.ClientMemory = None,
     callbacks: options.Callbacks = None,
     allow: AllowOption = None,
+    keep_checkpoint: Annotated[
+        bool, typer.Option(help="whether the run can be resumed under other limits once it has ended")
+    ] = True,
 ) -> None:
     """Simulate a recipe's algorithm."""
     from offbeat.recipes.build import run_recipe
@@ -44,12 +47,19 @@ def run(
             loaded, out=place, workers=count, executor=chosen, watch=RunWatcher(progress),
             client_memory=memory, label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
+            keep_checkpoint=keep_checkpoint,
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 
 
 def resume(
     directory: options.Directory,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="until.KEY=VALUE", help="other limits, by which a run that has ended goes on"
+        ),
+    ] = None,
     workers: executor_options.WorkersOption = "0",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
@@ -57,20 +67,23 @@ def resume(
     callbacks: options.Callbacks = None,
     allow: AllowOption = None,
 ) -> None:
-    """Go on with an interrupted run, from its last checkpoint; it ends as if never interrupted."""
-    from offbeat.recipes.build import resume_run
+    """Go on with a run that was interrupted, or that has ended and is given other limits."""
+    from offbeat.recipes.build import recorded_recipe, resume_run
+    from offbeat.recipes.load import changed_limits, document_of
+    from offbeat.runs.extension import check_extension
     from offbeat.runs.record import read_run
 
     memory = executor_options.memory_size("--client-memory", client_memory)
     count, chosen = executor_options.choose_executor(workers, executor, ray_address)
     record = read_run(directory)
-    if record.status == "finished":
+    until = changed_limits(document_of(recorded_recipe(record)), sets, str(directory)) if sets else None
+    if record.status == "finished" and not check_extension(record, until):
         out.print(f"{directory} has finished already: {record.stop_reason}")
         return
     with live_progress() as progress:
         finished = resume_run(
             directory, workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
-            callbacks=callbacks, allow=allowed_names(allow, [directory], callbacks),
+            callbacks=callbacks, until=until, allow=allowed_names(allow, [directory], callbacks),
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 

@@ -13,6 +13,7 @@ from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
 from offbeat.callbacks.registry import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.limits import Until
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule, without_rule
 from offbeat.core.streams import Purpose, stream
 from offbeat.data import federate, load, without_clients
@@ -163,6 +164,7 @@ def run_recipe(
     label: str | None = None,
     metric: str | None = None,
     allow: Allow = NOTHING,
+    keep_checkpoint: bool = True,
 ) -> Run:
     """Simulate the algorithm of a recipe under the recipe's seed.
 
@@ -178,6 +180,8 @@ def run_recipe(
         metric: A metric that evaluations must give, if there are any. None means any.
         allow: What the recipe may name: "module", of which what it exposes may be called, or
             "module:function".
+        keep_checkpoint: Whether the run can go on under other limits once it has ended, as of
+            `offbeat.simulate`.
 
     Raises:
         UsageError: The recipe, the data or the directory does not allow the run, or evaluations do not give
@@ -192,7 +196,7 @@ def run_recipe(
     return simulate_experiment(
         make_experiment(recipe, algorithm, learner, label), replace(recipe.world, clients=learner.clients),
         workers=workers, executor=executor, out=out, watch=watch, client_memory=client_memory,
-        callbacks=make_callbacks(recipe.callbacks, allow),
+        callbacks=make_callbacks(recipe.callbacks, allow), keep_checkpoint=keep_checkpoint,
     )  # fmt: skip
 
 
@@ -204,15 +208,19 @@ def resume_run(
     watch: Watcher | None = None,
     client_memory: int | None = None,
     callbacks: Sequence[Entry] | None = None,
+    until: Until | None = None,
     allow: Allow = NOTHING,
+    keep_checkpoint: bool = True,
 ) -> Run:
     """Resume a run that was started from a recipe; options as of `run_recipe`.
 
-    `callbacks` are those of a recipe; None means those that the run was started with. `allow` is what the
-    run's directory may name.
+    `callbacks` are those of a recipe; None means those that the run was started with. `until` are its limits
+    from now on; None means those that it had. `allow` is what the run's directory may name.
     """
     record = read_run(directory)
     recipe = recorded_recipe(record)
+    if until is not None:
+        recipe = recipe.model_copy(update={"until": until})
     if callbacks is not None:
         recipe = recipe.model_copy(update={"callbacks": tuple(callbacks)})
     check_names(recipe, allow)
@@ -223,6 +231,7 @@ def resume_run(
     return resume_experiment(
         directory, experiment, replace(recipe.world, clients=learner.clients), workers=workers,
         executor=executor, watch=watch, client_memory=client_memory, callbacks=called,
+        keep_checkpoint=keep_checkpoint,
     )  # fmt: skip
 
 

@@ -276,12 +276,13 @@ def _run(run: PlannedRun) -> None:
         if resumed:
             resume_run(
                 run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory,
-                callbacks=run.recipe.callbacks, allow=run.allow,
+                callbacks=run.recipe.callbacks, allow=run.allow, keep_checkpoint=False,
             )  # fmt: skip
         else:
             run_recipe(
                 run.recipe, out=run.directory, executor=run.executor, watch=watch,
                 client_memory=run.client_memory, label=run.label, allow=run.allow,
+                keep_checkpoint=False,
             )  # fmt: skip
     except KeyboardInterrupt:
         _interrupted = True

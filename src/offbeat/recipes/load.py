@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError
+from offbeat.core.limits import Until
 from offbeat.core.validation import did_you_mean, format_error, most_relevant
 from offbeat.documents import parse_yaml, read_text
 from offbeat.recipes.hints import keys_allowed
@@ -81,6 +82,26 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
     inline_trace(document)
     _resolve_initial(document, Path.cwd())
     return check(document, source)
+
+
+def changed_limits(document: Mapping[str, Any], sets: Sequence[str], source: str) -> Until:
+    """The limits of a recorded recipe with changes.
+
+    Args:
+        document: The recipe.
+        sets: The changes, `until.key=value` each; null for no limit.
+        source: What the recipe is from, for errors.
+
+    Raises:
+        UsageError: A change is not one of the limits, or is not allowed.
+    """
+    for text in sets:
+        if text.split("=")[0].split(".")[0] != "until":
+            raise UsageError(
+                f"--set {text} is not allowed: a run goes on as it was begun, and only its limits change; "
+                "write until.KEY=VALUE, or run the changed recipe anew"
+            )
+    return amend(deepcopy(dict(document)), sets, source).until
 
 
 def own_recipe(

@@ -58,6 +58,7 @@ class _RecordedEntry(TypedDict, total=False):
     stop_reason: Text | None
     duration: Annotated[float, Meta(ge=0)]
     recipe: dict[str, Any] | None
+    until: dict[str, Any]
     algorithm: _AlgorithmEntry
     offbeat: Name
     run: Name

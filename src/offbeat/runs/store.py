@@ -205,8 +205,42 @@ class RunStore:
         Raises:
             RunError: The checkpoint cannot be written; the last one is still whole.
         """
+        row, files = self._write_checkpoint(tensors, clients)
+        self.flush({"duration": duration}, [row, *others], {"checkpoints": [1]})
+        self._delete_except(files)
+
+    def go_on(self, meta: Mapping[str, Any], evaluations: int | None = None) -> None:
+        """Let a run that has ended go on from the checkpoint of its end.
+
+        Args:
+            meta: Entries of the table `meta`.
+            evaluations: Number of evaluations before the checkpoint: what was evaluated because the run ended
+                is forgotten. None means that all stay.
+
+        Raises:
+            RunError: The database cannot be written; the run has still ended.
+        """
+        ended = ("summary", "model")
+        with self._transaction() as database:
+            _put_meta(database, {"status": "running", "stop_reason": None, **meta})
+            database.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in ended])
+            seal(database, "meta", ended)
+            if evaluations is not None:
+                forgotten = range(evaluations, self._metrics_length)
+                database.execute("DELETE FROM metrics WHERE seq >= ?", (evaluations,))
+                database.execute("DELETE FROM client_metrics WHERE evaluation >= ?", (evaluations,))
+                database.execute("UPDATE checkpoints SET metrics = ?", (evaluations,))
+                for table in ("metrics", "client_metrics"):
+                    seal(database, table, forgotten)
+                seal(database, "checkpoints", [1])
+                self._metrics_length = evaluations
+        with suppress(OSError):
+            (self.directory / MODEL).unlink(missing_ok=True)
+
+    def _write_checkpoint(self, tensors: GlobalModel, clients: ClientStates) -> tuple[Statement, set[str]]:
+        """Write the files of a checkpoint; returns the statement that records it, and the names."""
         states = clients.save()
-        names = self._write_checkpoint(tensors)
+        names = self._write_files(tensors)
         bases = {task: version for task, (version, _) in tensors.bases.items()}
         updates = {task: (u.task.base, u.lr, dict(u.metrics)) for task, u in tensors.updates.items()}
         fresh = {task: version for task, (version, _) in tensors.fresh.items()}
@@ -218,8 +252,7 @@ class RunStore:
         }  # fmt: skip
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
-        self.flush({"duration": duration}, [statement, *others], {"checkpoints": [1]})
-        self._delete_except({*names, *states.values()})
+        return statement, {*names, *states.values()}
 
     def write_version(self, version: Version, model: Model) -> None:
         """Write the content of a version, durably. Raises `OSError` where it cannot be written."""
@@ -234,8 +267,9 @@ class RunStore:
         stop_reason: str,
         summary: Mapping[str, Any],
         others: Iterable[Statement] = (),
+        last: tuple[GlobalModel, ClientStates] | None = None,
     ) -> None:
-        """End the run: write its last rows and its final model, and delete its checkpoint.
+        """End the run: write its last rows and its final model, and a checkpoint of its end or none.
 
         Args:
             model: The final model, written by tensor names.
@@ -243,6 +277,8 @@ class RunStore:
             stop_reason: Why the run ended.
             summary: Entry `summary` of the table `meta`.
             others: Statements of the same transaction.
+            last: What the run goes on from where it is given other limits: the tensors, and the clients'
+                states. None means that it cannot go on.
 
         Raises:
             RunError: The model or the database cannot be written.
@@ -256,8 +292,12 @@ class RunStore:
             "duration": duration, "status": "finished", "stop_reason": stop_reason,
             "summary": _finite(summary), "model": checksum,
         }  # fmt: skip
-        self.flush(meta, [("DELETE FROM checkpoints", [()]), *others], {"checkpoints": [1]})
-        self._delete_except(set())
+        kept: Statement = "DELETE FROM checkpoints", [()]
+        files = set[str]()
+        if last is not None:
+            kept, files = self._write_checkpoint(*last)
+        self.flush(meta, [kept, *others], {"checkpoints": [1]})
+        self._delete_except(files)
         with suppress(sqlite3.OperationalError):  # another process is reading it
             self._database.execute("PRAGMA busy_timeout = 0")
             self._database.execute("PRAGMA journal_mode = DELETE")  # readable on a read-only file system
@@ -285,7 +325,7 @@ class RunStore:
         except sqlite3.Error as error:
             raise database_error(self.directory / DATABASE, error, "write") from None
 
-    def _write_checkpoint(self, tensors: GlobalModel) -> list[str]:
+    def _write_files(self, tensors: GlobalModel) -> list[str]:
         """Write the files that do not exist yet; the first name is the state's."""
         state = _model_tensors(tensors.model)
         state.update({f"aggregator.{k}": v for k, v in tensors.memory.items()})

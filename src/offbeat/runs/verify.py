@@ -96,7 +96,7 @@ def _verify_run(found: Verification) -> None:
     if checkpoint is not None:
         if checkpoint.journal > rows:
             raise damage(database, f"has {rows} journal rows, its checkpoint {checkpoint.journal}")
-        for name in _named(checkpoint):
+        for name in named_files(checkpoint):
             if not (found.directory / name).is_file():
                 raise damage(found.directory / name, "is missing")
     if record.status == "finished" and not (found.directory / MODEL).is_file():
@@ -113,10 +113,11 @@ def _consecutive(record: RunRecord) -> int:
     return count
 
 
-def _named(checkpoint: Checkpoint) -> list[str]:
+def named_files(checkpoint: Checkpoint) -> list[str]:
     """The files that a checkpoint needs; that of the current version it does not."""
     based = [version for version, _, _ in checkpoint.updates.values()]
-    versions = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based} - {checkpoint.version}
+    good = [] if checkpoint.good is None else [checkpoint.good]
+    versions = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based, *good} - {checkpoint.version}
     updates = [update_file(task) for task in checkpoint.updates]
     return [checkpoint.state, *map(version_file, sorted(versions)), *updates, *checkpoint.clients.values()]
 

@@ -17,6 +17,7 @@ from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates, check_memory, write_own
+from offbeat.runs.extension import goes_on, limits_meta
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.runs.summary import Summary, summary_of
@@ -48,6 +49,7 @@ def simulate_experiment(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
     callbacks: Sequence[Callback] = (),
+    keep_checkpoint: bool = True,
 ) -> Run:
     """Run an experiment in virtual time; arguments as of `offbeat.simulate`."""
     check_memory(client_memory)
@@ -71,7 +73,7 @@ def simulate_experiment(
             if calls:
                 calls.run = live_run(meta, directory, (), simulation.stop)
             model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
-        run = _result(simulation, backend, model, recorder)
+        run = _result(simulation, backend, model, recorder, keep_checkpoint)
     calls.on_end(run.stop_reason, model)
     return run
 
@@ -87,8 +89,12 @@ def resume_experiment(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
     callbacks: Sequence[Callback] = (),
+    keep_checkpoint: bool = True,
 ) -> Run:
-    """Resume an experiment's run under the recorded seed; arguments as of `offbeat.resume`."""
+    """Resume an experiment's run under the recorded seed; arguments as of `offbeat.resume`.
+
+    One that has ended goes on where its limits are others now, and it has reached none of them.
+    """
     check_memory(client_memory)
     calls = CallbackList(callbacks)
     directory = Path(directory)
@@ -97,7 +103,7 @@ def resume_experiment(
     experiment = replace(experiment, algorithm=algorithm, seed=record.seed)
     planned = SimulatedRun.of(experiment, world)
     planned.prepared.check_same(record, planned.described)
-    if record.status == "finished":
+    if _stays_ended(record, planned):
         return _finished(record, planned)
     _check_executor(record, executor)
     with calls.exceptions():
@@ -105,24 +111,33 @@ def resume_experiment(
             store = RunStore.reopen(directory)  # first: no other process may write from here on
             try:
                 record = read_run(directory)  # as the last holder of the lock left it
-                if record.status == "finished":
+                if _stays_ended(record, planned):
                     store.close()
                     return _finished(record, planned)
                 backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
-                recorder = _observed(store, planned, backend, calls)
-                simulation = Simulation(planned, backend, recorder)
-                restore(simulation, backend, recorder, record)
+                simulation = Simulation(planned, backend, store)
+                evaluations = restore(simulation, backend, store, record)
+                limits = limits_meta(experiment.until, record.recipe)
+                if record.status == "finished":
+                    store.go_on(limits, evaluations)
+                    record = read_run(directory)
+                store.set_meta({"status": "running", **limits})
+                simulation.connect(backend, _observed(store, planned, backend, calls))
             except BaseException:
                 store.close()
                 raise
             with deferred_interrupts() as interrupted:
-                store.set_meta({"status": "running"})
                 if calls:
                     calls.run = live_run(record.meta, directory, record.evaluations(), simulation.stop)
                 model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
-        run = _result(simulation, backend, model, store)
+        run = _result(simulation, backend, model, store, keep_checkpoint)
     calls.on_end(run.stop_reason, model)
     return run
+
+
+def _stays_ended(record: RunRecord, run: SimulatedRun) -> bool:
+    """Whether a run has ended, and its limits, as they are given now, do not let it go on."""
+    return record.status == "finished" and not goes_on(record, run.experiment.until)
 
 
 def _observed(
@@ -158,7 +173,11 @@ def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None
 
 
 def _result(
-    simulation: Simulation, backend: LiveBackend, model: Model, recorder: RunStore | MemoryRecorder
+    simulation: Simulation,
+    backend: LiveBackend,
+    model: Model,
+    recorder: RunStore | MemoryRecorder,
+    keep_checkpoint: bool,
 ) -> Run:
     reason = simulation.stop_reason or ""
     numbers = summary_of(simulation.engine, simulation.now, simulation.evaluations)
@@ -169,7 +188,8 @@ def _result(
         return Run(model, summary, reason, recorder, own=own)
     with closing(recorder):
         write_own(recorder.directory, backend.clients, model.layout)
-        recorder.finish(model, simulation.now, reason, asdict(summary))
+        last = (backend.tensors, backend.clients) if keep_checkpoint else None
+        recorder.finish(model, simulation.now, reason, asdict(summary), last=last)
     return Run(model, summary, reason, read_run(recorder.directory), recorder.directory)
 
 

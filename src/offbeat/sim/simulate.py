@@ -11,7 +11,9 @@ from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
 from offbeat.core.privacy.options import Privacy
 from offbeat.experiment import EACH_VERSION, ENDS, Experiment
+from offbeat.runs.extension import recorded_until
 from offbeat.runs.initial import Initial
+from offbeat.runs.record import read_run
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.progress import Watcher
@@ -40,6 +42,7 @@ def simulate(
     guard: Guard | None = Guard(),
     privacy: Privacy | None = None,
     callbacks: Sequence[Callback] = (),
+    keep_checkpoint: bool = True,
 ) -> Run:
     """Run an algorithm in virtual time.
 
@@ -65,6 +68,8 @@ def simulate(
         guard: Refuses updates whose size is absurd beside the recent ones. None means no guard.
         privacy: Noise, secure sums and their options. None means that each update is used as it is.
         callbacks: What is called while the run goes on, in this order.
+        keep_checkpoint: Whether the directory keeps a checkpoint of the run's end, from which `resume` can
+            go on under other limits: one model, and one for each version that was still being trained on.
 
     Returns:
         The finished run.
@@ -79,6 +84,7 @@ def simulate(
     return simulate_experiment(
         experiment, world, workers=workers, executor=executor, out=out, watch=watch,
         checkpoint_seconds=checkpoint_seconds, client_memory=client_memory, callbacks=callbacks,
+        keep_checkpoint=keep_checkpoint,
     )  # fmt: skip
 
 
@@ -88,7 +94,7 @@ def resume(
     world: World = World(),
     learner: Learner | None = None,
     *,
-    until: Until = ENDS,
+    until: Until | None = None,
     evaluate: Every | None = EACH_VERSION,
     workers: int = 0,
     executor: Batched | OnRay | None = None,
@@ -99,17 +105,20 @@ def resume(
     guard: Guard | None = Guard(),
     privacy: Privacy | None = None,
     callbacks: Sequence[Callback] = (),
+    keep_checkpoint: bool = True,
 ) -> Run:
-    """Resume an interrupted run from its last checkpoint, given what it was started with.
+    """Resume a run from its last checkpoint, given what it was started with.
 
-    It ends bit-identical to a run that was never interrupted.
+    An interrupted run ends bit-identical to one that was never interrupted. A run that has ended goes on if
+    `until` is given, differs from its limits so far, and is not reached. It ends bit-identical to a run that
+    had these limits from the start; only `best.safetensors` may be the version with which it had ended.
 
     Args:
         directory: The run's directory.
         algorithm: As for `simulate`, and so are the arguments that follow.
         world: Speeds, networks and availability of the clients.
         learner: Trains and evaluates.
-        until: The run's limits.
+        until: The run's limits. None means those it had.
         evaluate: How often the global model is evaluated; None means never.
         workers: Single-threaded processes that train.
         executor: `Batched` if the run was started with it, else any other.
@@ -119,21 +128,24 @@ def resume(
         initial: The weights that the run started from.
         guard: The guard that the run was started with.
         privacy: The options of privacy that the run was started with.
-        callbacks: What is called while the run goes on from its checkpoint; not if it has finished.
+        callbacks: What is called while the run goes on from its checkpoint; not if it stays as it is.
+        keep_checkpoint: As for `simulate`.
 
     Returns:
-        The finished run; one that had finished before, as it is.
+        The finished run; one that had finished before, and does not go on, as it is.
 
     Raises:
-        UsageError: What is given is not what the run was started with.
+        UsageError: What is given is not what the run was started with; or the run has ended, should go on,
+            and its directory has no checkpoint of its end.
         RunError: What is given does not repeat the run's journal, or only one of the two trains with
             `Batched`, or the run or a callback fails.
     """
     experiment = Experiment(
-        algorithm, learner, until=until, evaluate=evaluate or Every(), guard=guard, privacy=privacy,
-        initial=initial,
+        algorithm, learner, until=until or recorded_until(read_run(directory)) or ENDS,
+        evaluate=evaluate or Every(), guard=guard, privacy=privacy, initial=initial,
     )  # fmt: skip
     return resume_experiment(
         directory, experiment, world, workers=workers, executor=executor, watch=watch,
         checkpoint_seconds=checkpoint_seconds, client_memory=client_memory, callbacks=callbacks,
+        keep_checkpoint=keep_checkpoint,
     )  # fmt: skip

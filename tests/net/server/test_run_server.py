@@ -1,6 +1,7 @@
 """A server entered as a context, in an event loop or a thread: how it begins, is left, goes on and ends."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ import pytest
 import offbeat as ob
 from offbeat.models import LogisticSpec
 from offbeat.net import RunServer, ServerCredentials, ServerOptions, in_thread, join, serve, server_learner
+from offbeat.runs.verify import verify
+from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
+from tests.ended import ended_files
 from tests.net.support import torch_left_alone
 
 pytestmark = pytest.mark.usefixtures("at_once")
@@ -75,17 +79,55 @@ def test_a_block_that_ends_leaves_the_run_which_goes_on(tmp_path: Path) -> None:
     assert asyncio.run(again()) == "enough"
 
 
-def test_a_run_that_has_ended_does_not_go_on_by_other_limits(tmp_path: Path) -> None:
-    def with_limit(versions: int) -> ob.Experiment:
-        return experiment(versions, recipe={"until": {"versions": versions}})
+def to_its_end(versions: int, directory: Path, state: Path | None = None, **options: object) -> str | None:
+    """Serve a run to one site until the run ends."""
+    with serve(experiment(versions, **options), directory, "127.0.0.1:0") as server:
+        site = join(f"127.0.0.1:{server.port}", SOURCE.train, name="north", state=state)
+        assert in_thread(site).result(120) == server.wait(120)
+        return server.wait(120)
 
-    with serve(with_limit(3), tmp_path, "127.0.0.1:0") as server:
-        in_thread(join(f"127.0.0.1:{server.port}", SOURCE.train, name="north")).result(120)
+
+def test_a_run_that_has_ended_goes_on_under_other_limits(tmp_path: Path) -> None:
+    run, site = tmp_path / "run", tmp_path / "site"
+    recipe = {"until": {"versions": 3}}
+    assert to_its_end(3, run, site, recipe=recipe) == "reached 3 versions"
+    first = ob.read_run(run)
     for versions in (2, 3):  # it has gone further, or as far
-        asyncio.run(enter(serve(with_limit(versions), tmp_path, MemoryNetwork().listen)))
-    says = r"has ended \(reached 3 versions\), .* until.versions was 3, now it is 9; .*--initial"
+        assert to_its_end(versions, run) == "reached 3 versions"
+    assert ob.read_run(run).meta == first.meta
+    rows = list(first.rows())
+    assert to_its_end(6, run, site) == "reached 6 versions"  # the site has its state of before
+    second = ob.read_run(run)
+    assert (second.summary.versions, second.recipe) == (6, {"until": second.meta["until"]})  # type: ignore[union-attr]
+    assert to_its_end(9, run) == "reached 9 versions"  # and one without
+    last = ob.read_run(run)
+    assert list(last.rows())[: len(rows)] == rows
+    assert {metric.version for metric in last.evaluations()} >= {0, 3, 9}
+    assert replay(last, ob.fedasync(steps=2)).difference is None
+    assert not verify(run).problems
+    assert {path.name for path in run.glob("*.safetensors")} == ended_files(run)
+
+
+def test_one_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    async def stopped() -> str | None:
+        async with serve(experiment(1000), tmp_path, MemoryNetwork().listen) as server:
+            server.finish("enough")
+            return await server.ended()
+
+    assert asyncio.run(stopped()) == "enough"
+    assert to_its_end(2, tmp_path) == "reached 2 versions"
+
+
+def test_a_run_that_kept_no_checkpoint_does_not_go_on(tmp_path: Path) -> None:
+    to_its_end(3, tmp_path)
+    with sqlite3.connect(tmp_path / "run.db") as database:
+        database.execute("DELETE FROM checkpoints")
+        database.execute("DELETE FROM checksums WHERE part = 'checkpoints'")
+    database.close()
+    says = r"has ended \(reached 3 versions\) and cannot go on: .*--initial"
     with pytest.raises(ob.UsageError, match=says):
-        asyncio.run(enter(serve(with_limit(9), tmp_path, MemoryNetwork().listen)))
+        asyncio.run(enter(serve(experiment(9), tmp_path, MemoryNetwork().listen)))
+    assert to_its_end(3, tmp_path) == "reached 3 versions"
 
 
 def test_an_error_of_the_block_is_raised_and_the_run_goes_on(tmp_path: Path) -> None:

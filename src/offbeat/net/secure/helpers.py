@@ -135,6 +135,9 @@ class Helpers(Protocol):
     def fail(self, now: float, reason: str) -> None:
         """Give up the releases that wait."""
 
+    def if_it_may_go_on(self, last: T) -> T | None:
+        """What a run that has ended can go on from under other limits; None where it cannot go on."""
+
     # ---- messages ----
 
     def choose(self, name: str, *, helper: T, site: T) -> T:
@@ -228,6 +231,10 @@ class NoHelpers:
 
     def fail(self, now: float, reason: str) -> None:
         """No release waits."""
+
+    def if_it_may_go_on(self, last: T) -> T | None:
+        """Any run may."""
+        return last
 
     def choose(self, name: str, *, helper: T, site: T) -> T:
         """What is meant for a site: everybody is one."""

@@ -492,6 +492,10 @@ class SecureAggregation:
         while self._sums.waiting:
             self._finish(now, reason.replace("{release}", str(self._release.version)), goes_on=False)
 
+    def if_it_may_go_on(self, last: T) -> T | None:
+        """None: the secrets of a run end with the run."""
+        return None
+
     @property
     def _release(self) -> Aggregate:
         command = self._sums.waiting[0]

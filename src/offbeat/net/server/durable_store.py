@@ -36,6 +36,7 @@ from offbeat.net.server.large_updates import UPDATES, UpdateLog, read_update
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.damage import damage
+from offbeat.runs.extension import limits_meta
 from offbeat.runs.files import make_directory, pack_tensors, unpack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
@@ -106,8 +107,13 @@ class DurableStore:
             coordinator.driver.seeds.recorded = self._secrets.read()
             coordinator.helpers.remember(self._secrets.read_sums())
             if meta is None:
-                recover(read_run(directory), coordinator)
-                self._store.set_meta({"status": "running"})
+                record, until = read_run(directory), coordinator.experiment.until
+                recover(record, coordinator)
+                limits = limits_meta(until, record.recipe)
+                if record.status == "finished":
+                    log.info("the run, which had ended (%s), goes on under other limits", record.stop_reason)
+                    self._store.go_on(limits)
+                self._store.set_meta({"status": "running", **limits})
             if (name := coordinator.experiment.evaluate.keep_best) is not None:
                 recorded = (
                     [] if meta is not None else [(m.version, m.t) for m in read_run(directory).evaluations()]
@@ -198,7 +204,8 @@ class DurableStore:
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> Model:
         """End the run: write its final model, by tensor names, and its summary; returns the model."""
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
-        self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES])
+        last = coordinator.helpers.if_it_may_go_on((coordinator.tensors, ClientStates(self.directory)))
+        self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES], last)
         self._log.delete()
         self._secrets.delete()
         self.close()

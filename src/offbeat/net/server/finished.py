@@ -1,6 +1,7 @@
 """The service of a run that has ended: sites that come are told so."""
 
 import asyncio
+from contextlib import suppress
 
 from msgspec import Struct
 
@@ -61,7 +62,8 @@ class FinishedService:
 
     def detach(self) -> None:
         """Wait for no more sites. May be called in any thread."""
-        self._loop.call_soon_threadsafe(self._left.set)
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(self._left.set)
 
     async def _sleep(self, seconds: float) -> None:
         ends = [asyncio.ensure_future(self._clock.sleep(seconds)), asyncio.ensure_future(self._left.wait())]

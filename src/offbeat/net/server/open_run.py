@@ -13,7 +13,6 @@ import torch
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import unchanged
-from offbeat.core.differences import first_difference
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
@@ -37,10 +36,10 @@ from offbeat.net.server.server_learner import evaluates
 from offbeat.net.server.service import OpenRun
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.best import choose_model
+from offbeat.runs.extension import goes_on
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import FORMAT, MODEL, SERVED
-from offbeat.runs.summary import Summary
 from offbeat.secure.committee import entry_bytes, rule_of
 from offbeat.secure.refusals import SecureRefusal
 
@@ -95,8 +94,7 @@ def open_run(
     if found is not None:
         _check_same(found, spec)
         experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, found))
-        if found.status == "finished":
-            _check_ended(found, experiment)
+        if found.status == "finished" and not goes_on(found, experiment.until):
             delete_secrets(directory)  # of a server that died just then
             shared = None
             if options.share_model is not None:
@@ -220,22 +218,6 @@ def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
             "not know: finish the run with the version of Offbeat that began it"
         )
     return algorithm
-
-
-def _check_ended(record: RunRecord, experiment: Experiment) -> None:
-    """Raises `UsageError` where a run that has ended is given limits by which it would go on: it cannot."""
-    then, now = ((recipe or {}).get("until") for recipe in (record.recipe, experiment.recipe))
-    if then is None or now is None or (found := first_difference(then, now)) is None:
-        return
-    summary, until = Summary.read(record.entry("summary")), experiment.until
-    out_of_time = until.seconds is not None and until.seconds <= record.duration
-    if out_of_time or until.reached(summary.versions, summary.tasks) is not None:
-        return
-    raise UsageError(
-        f"the run of {record.path} has ended ({record.stop_reason}), so it cannot go on by other limits: "
-        f"until.{found}; serve a new run from its weights (--initial {record.path} --state OTHER), or leave "
-        "until as it was"
-    )
 
 
 def _check_same(record: RunRecord, spec: RunSpec) -> None:

@@ -1,0 +1,99 @@
+"""Runs that have ended and go on: whether new limits let them."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from offbeat.core.errors import UsageError
+from offbeat.core.limits import Until
+from offbeat.runs.damage import damage
+from offbeat.runs.evaluation_log import EvaluationLog
+from offbeat.runs.record import RunRecord
+from offbeat.runs.schema import DATABASE
+from offbeat.runs.summary import Summary
+
+_LIMITS = TypeAdapter(Until)
+
+
+def goes_on(record: RunRecord, until: Until | None) -> bool:
+    """Whether a run that has ended goes on under these limits.
+
+    It does where they are not those that it was run with, and it has reached none of them.
+
+    Args:
+        record: The run.
+        until: The limits. None means those that are recorded.
+
+    Raises:
+        UsageError: It should go on, and its directory has no checkpoint of its end.
+    """
+    if until is None or until == (recorded_until(record) or until) or reached(record, until) is not None:
+        return False
+    if record.checkpoint() is None:
+        raise UsageError(
+            f"the run of {record.path} has ended ({record.stop_reason}) and cannot go on: it kept no "
+            "checkpoint of its end, as those of comparisons, with secure aggregation, without "
+            "keep_checkpoint, and of earlier versions. Begin a new run from its weights (--initial "
+            f"{record.path})"
+        )
+    return True
+
+
+def check_extension(record: RunRecord, until: Until | None) -> bool:
+    """As `goes_on`, for a person who asks that the run goes on, or leaves the limits as they were: None.
+
+    Raises:
+        UsageError: As of `goes_on`; and where the limits that are given are reached.
+    """
+    if goes_on(record, until):
+        return True
+    if until is not None and until != recorded_until(record):
+        raise UsageError(
+            f"{record.path} has ended ({record.stop_reason}) and does not go on under these limits: it has "
+            f"reached one of them too ({reached(record, until)}). Give others, or null for none"
+        )
+    return False
+
+
+def reached(record: RunRecord, until: Until) -> str | None:
+    """Which of the limits a run that has ended has reached by its end; None if it has reached none."""
+    summary = Summary.read(record.entry("summary"))
+    if until.seconds is not None and until.seconds <= record.duration:
+        return until.out_of_time
+    if (reason := until.reached(summary.versions, summary.tasks)) is not None:
+        return reason
+    log = EvaluationLog(until, record.higher_is_better)
+    for metric in record.evaluations():
+        log.restore(metric)
+        if log.reached is not None:
+            return log.reached
+    return None
+
+
+def recorded_until(record: RunRecord) -> Until | None:
+    """The limits that a run was last given; None if an earlier version did not record them.
+
+    Raises:
+        DamageError: What is recorded are no limits.
+    """
+    found = record.meta.get("until", (record.recipe or {}).get("until"))
+    if found is None:
+        return None
+    try:
+        return _LIMITS.validate_python(found)
+    except (ValidationError, UsageError) as error:
+        raise damage(record.path / DATABASE, f"has limits that are not allowed ({error})") from None
+
+
+def limits_meta(until: Until, recipe: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entries of the table `meta` that tell a run's limits.
+
+    Args:
+        until: The limits.
+        recipe: The recorded recipe, which may name limits. None means that there is none.
+    """
+    document = asdict(until)
+    named = recipe is not None and "until" in recipe
+    return {"until": document} | ({"recipe": {**(recipe or {}), "until": document}} if named else {})
