@@ -175,6 +175,28 @@ def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
     assert "has finished already" in resumed.out
 
 
+def test_a_run_that_has_ended_goes_on_under_other_limits(recipe: str, offbeat: Any) -> None:
+    for name, tasks in (("grown", 12), ("whole", 30)):
+        assert offbeat("run", recipe, "-o", name, "--set", f"until.tasks={tasks}").code == 0
+    for wrong, says in {
+        "training.lr=0.5": "only its limits change; write until.KEY=VALUE",
+        "until.tasks=5": "has reached one of them too (reached 5 client tasks)",
+        "until.task=50": "unknown key until.task",
+    }.items():
+        refused = offbeat("resume", "grown", "--set", wrong)
+        assert refused.code == 2
+        assert says in refused.err
+    extended = offbeat("resume", "grown", "--set", "until.tasks=30")
+    assert extended.code == 0, extended.err
+    assert "stopped: reached 30 client tasks" in extended.out
+    assert contents(Path("grown")) == contents(Path("whole"))
+    assert offbeat("replay", "grown").code == offbeat("verify", "grown").code == 0
+    offbeat("run", recipe, "-o", "small", "--no-keep-checkpoint")
+    refused = offbeat("resume", "small", "--set", "until.tasks=500")
+    assert refused.code == 2
+    assert "cannot go on: it kept no checkpoint" in refused.err
+
+
 def test_a_model_is_exported(recipe: str, offbeat: Any) -> None:
     offbeat("run", recipe, "-o", "runs/one")
     accuracy = ob.read_run(Path("runs/one")).metrics[-1]["accuracy"]
