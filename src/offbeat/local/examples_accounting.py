@@ -1,7 +1,7 @@
 """ε of subsampled Gaussian steps: two accountants of Opacus, which share what a step of one kind costs.
 
-Opacus finds the Rényi divergences of one step anew for each number of steps, which takes nine tenths of the
-time of an ε. Here those of each noise and probability are found once. The figures are those of Opacus's own
+Opacus finds the Rényi divergences of one step anew for each number of steps, which takes most of the time of
+an ε. Here those of each noise and probability are found once. The figures are those of Opacus's own
 accountants, bit for bit. Opacus is imported where it is used: it is an extra.
 """
 
