@@ -33,6 +33,14 @@ def noisy(epsilon: float | None) -> ob.Privacy:
     return ob.Privacy(clip=1.0, noise=ob.Noise(multiplier=2.0, budget=ob.Budget(epsilon, 1e-3)))
 
 
+def journal_mode(directory: Path) -> str:
+    database = sqlite3.connect(directory / "run.db")
+    try:
+        return str(database.execute("PRAGMA journal_mode").fetchone()[0])
+    finally:
+        database.close()
+
+
 def resumed(directory: Path, learner: Any, name: str, until: ob.Until | None, **more: Any) -> ob.Run:
     world = more.pop("world", CALM)
     return ob.resume(directory, make(name), world, learner, until=until, **more)
@@ -85,9 +93,29 @@ def test_interrupted_in_what_was_added(learner: ob.TorchLearner, tmp_path: Path)
     record = ob.read_run(tmp_path / "grown")
     assert (record.status, record.stop_reason, record.summary) == ("interrupted", None, None)
     assert not (tmp_path / "grown" / "model.safetensors").exists()
+    assert journal_mode(tmp_path / "grown") == "wal"  # whoever reads does not hold up the writer
     run = resumed(tmp_path / "grown", learner, "fedcompass", None)  # the limits that it was last given
     assert outcome(run) == outcome(whole)
     assert on_disk(tmp_path / "grown") == on_disk(tmp_path / "whole")
+    assert journal_mode(tmp_path / "grown") == "delete"
+
+
+def test_another_best_model_is_refused_before_anything_changes(
+    learner: ob.TorchLearner, tmp_path: Path
+) -> None:
+    simulated(
+        tmp_path / "run", learner, "fedbuff", FIRST, evaluate=ob.Every(versions=1, keep_best="accuracy")
+    )
+    by_loss = ob.Every(versions=1, keep_best="loss")
+    with pytest.raises(ob.UsageError, match="is the best model by accuracy"):
+        resumed(tmp_path / "run", learner, "fedbuff", THEN, evaluate=by_loss)
+    assert ob.read_run(tmp_path / "run").status == "finished"
+
+
+def test_recorded_limits_are_read_back(learner: ob.TorchLearner, tmp_path: Path) -> None:
+    until = ob.Until(tasks=5, metric="loss", reaches=0.1, early_stopping=ob.EarlyStopping("accuracy", 3, 0.1))
+    simulated(tmp_path / "run", learner, "fedbuff", until)
+    assert recorded_until(ob.read_run(tmp_path / "run")) == until
 
 
 def test_it_stays_as_it_is(learner: ob.TorchLearner, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ History = Sequence[tuple[float, float, int]]
 """Local steps of one kind each: noise, p, number of steps."""
 
 _ERROR = 0.01  # of ε, that the exact accountant may add
-_SHARE = 1000  # of δ, one part of so many may be lost to numbers
+_SHARE = 1000  # the part of δ that numerical errors may take is one divided by this
 _MARGIN = 3.0  # which Opacus adds to the domain
 
 

@@ -222,6 +222,9 @@ class RunStore:
         """
         ended = ("summary", "model")
         with self._transaction() as database:
+            # The end has left this mode, in which whoever reads does not hold up the writer.
+            database.execute("PRAGMA journal_mode = WAL")
+        with self._transaction() as database:
             _put_meta(database, {"status": "running", "stop_reason": None, **meta})
             database.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in ended])
             seal(database, "meta", ended)

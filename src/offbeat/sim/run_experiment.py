@@ -115,14 +115,14 @@ def resume_experiment(
                     store.close()
                     return _finished(record, planned)
                 backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
-                simulation = Simulation(planned, backend, store)
-                evaluations = restore(simulation, backend, store, record)
+                recorder = _observed(store, planned, backend, calls)
+                simulation = Simulation(planned, backend, recorder)
+                evaluations = restore(simulation, backend, recorder, record)
                 limits = limits_meta(experiment.until, record.recipe)
                 if record.status == "finished":
                     store.go_on(limits, evaluations)
                     record = read_run(directory)
                 store.set_meta({"status": "running", **limits})
-                simulation.connect(backend, _observed(store, planned, backend, calls))
             except BaseException:
                 store.close()
                 raise

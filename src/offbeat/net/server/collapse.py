@@ -40,12 +40,12 @@ from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 
 WINDOW, SLOW_WINDOW = 5, 8
-# A jump is a loss so many times above the best one; a model that keeps so much accuracy has not collapsed.
+# A jump is a loss that exceeds the best one by this factor. A model that keeps this share of accuracy stands.
 TIMES, KEPT = 4.0, 0.5
 # A slow loss leaves less than the second share of a gain that was above the first share of l₀.
 GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 8
 OVER, GAINED = 1.0, 0.2
-# So many evaluations after a collapse, so many losses in a row suffice.
+# The number of evaluations after a collapse in which fewer losses in a row suffice, and that number.
 ALERT, EAGERLY = 50, 2
 # Share of l₀ that a version must have gained for a rollback to go to it.
 WORTH = 0.1

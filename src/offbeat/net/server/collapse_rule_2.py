@@ -32,7 +32,7 @@ from offbeat.core.events import Metrics
 from offbeat.net.server.collapse import RELATIVE_NORM
 
 WINDOW, JUMPS = 5, 3
-# A jump is a loss so many times above the best one; a model that keeps so much accuracy has not collapsed.
+# A jump is a loss that exceeds the best one by this factor. A model that keeps this share of accuracy stands.
 TIMES, KEPT = 4.0, 0.5
 # A slow loss leaves less than the second share of a gain that was above the first share of l₀.
 GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 3
