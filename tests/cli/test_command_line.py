@@ -29,6 +29,7 @@ from offbeat.recipes import compare as compare_module
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
+from offbeat.sim.execution import Execution
 from offbeat.version import __version__
 from tests.ended import ended_files
 from tests.forks import OFFBEAT, Fork, shell_command
@@ -402,7 +403,7 @@ def test_the_memory_for_clients_reaches_every_run(
     database.close()
     offbeat("resume", "two", "--client-memory", "2MiB")
     loaded = load_recipe(recipe)
-    (job,) = plan(loaded, ["fedavg"], 1, Path("many"), client_memory=7)
+    (job,) = plan(loaded, ["fedavg"], 1, Path("many"), Execution(client_memory=7))
     compare_module._reports_queue = queue.SimpleQueue()
     compare_module._run(job)
     assert asked == [1500, None, 2 * 2**20, 7]

@@ -58,14 +58,12 @@ def compare(
     names = _labels(loaded, labels)
     folder = directory or new_directory(recipe)
     measured, goal = options.choose_goal(metric, target, loaded.metric, loaded.target)
-    memory = executor_options.memory_size("--client-memory", client_memory)
     processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
-    _, chosen = executor_options.choose_executor("0", executor, ray_address, share=processes)
+    execution = executor_options.execution(
+        "0", executor, ray_address, client_memory, share=processes, keep_checkpoint=False
+    )
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks, sweeps, names if labels else ())
-    planned = plan(
-        loaded, names, seeds or loaded.seeds, folder,
-        client_memory=memory, executor=chosen, metric=measured, allow=allowed,
-    )  # fmt: skip
+    planned = plan(loaded, names, seeds or loaded.seeds, folder, execution, metric=measured, allow=allowed)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     known = {*names, *(run.label for run in planned)}
     if base is not None and base not in known:

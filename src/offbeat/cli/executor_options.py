@@ -9,8 +9,7 @@ import typer
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from offbeat.sim.executors.batched import Batched
-    from offbeat.sim.executors.ray.cluster import OnRay
+    from offbeat.sim.execution import Execution
 
 WorkersOption = Annotated[
     str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")
@@ -36,33 +35,44 @@ ClientMemory = Annotated[
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def choose_executor(
-    workers: str, executor: str, address: str | None, share: int = 1
-) -> "tuple[int, Batched | OnRay | None]":
-    """The number of worker processes, and the executor if it is another one.
+def execution(
+    workers: str,
+    executor: str,
+    address: str | None,
+    client_memory: str | None,
+    *,
+    share: int = 1,
+    keep_checkpoint: bool = True,
+) -> "Execution":
+    """How the options carry a simulation out.
 
     Args:
         workers: The value of `--workers`; on Ray, auto means all CPUs of the cluster.
         executor: The value of `--executor`.
         address: The value of `--ray-address`.
+        client_memory: The value of `--client-memory`.
         share: Number of runs that share the Ray cluster.
+        keep_checkpoint: The value of `--keep-checkpoint`.
 
     Raises:
         UsageError: The options are unknown or do not go together.
     """
+    from offbeat.sim.execution import Execution
     from offbeat.sim.executors.batched import Batched
     from offbeat.sim.executors.ray.cluster import OnRay
 
+    memory = memory_size("--client-memory", client_memory)
     if executor == "ray":
         count = 0 if workers == "auto" else count_of("--workers", workers, least=0)
-        return 0, OnRay(address, count or None, share)
+        return Execution(0, OnRay(address, count or None, share), memory, keep_checkpoint=keep_checkpoint)
     if address is not None:
         raise UsageError(f"--ray-address {address} is not allowed without --executor ray")
     if executor == "batched" and workers != "0":
         raise UsageError(
             f"--workers {workers} is not allowed with --executor batched: it trains in this process"
         )
-    return count_of("--workers", workers, least=0), Batched() if executor == "batched" else None
+    count, chosen = count_of("--workers", workers, least=0), Batched() if executor == "batched" else None
+    return Execution(count, chosen, memory, keep_checkpoint=keep_checkpoint)
 
 
 def count_of(option: str, text: str, least: int = 1) -> int:

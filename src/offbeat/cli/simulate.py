@@ -40,14 +40,13 @@ def run(
     if label is not None and not label.strip():
         raise UsageError(f"--label {label!r} is not allowed: give what reports shall call the run")
     place = directory or new_directory(recipe)
-    memory = executor_options.memory_size("--client-memory", client_memory)
-    count, chosen = executor_options.choose_executor(workers, executor, ray_address)
+    execution = executor_options.execution(
+        workers, executor, ray_address, client_memory, keep_checkpoint=keep_checkpoint
+    )
     with live_progress() as progress:
         finished = run_recipe(
-            loaded, out=place, workers=count, executor=chosen, watch=RunWatcher(progress),
-            client_memory=memory, label=label, metric=loaded.metric,
+            loaded, execution, out=place, watch=RunWatcher(progress), label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
-            keep_checkpoint=keep_checkpoint,
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 
@@ -73,8 +72,7 @@ def resume(
     from offbeat.runs.extension import check_extension
     from offbeat.runs.record import read_run
 
-    memory = executor_options.memory_size("--client-memory", client_memory)
-    count, chosen = executor_options.choose_executor(workers, executor, ray_address)
+    execution = executor_options.execution(workers, executor, ray_address, client_memory)
     record = read_run(directory)
     until = changed_limits(document_of(recorded_recipe(record)), sets, str(directory)) if sets else None
     if record.status == "finished" and not check_extension(record, until):
@@ -82,8 +80,8 @@ def resume(
         return
     with live_progress() as progress:
         finished = resume_run(
-            directory, workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
-            callbacks=callbacks, until=until, allow=allowed_names(allow, [directory], callbacks),
+            directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
+            allow=allowed_names(allow, [directory], callbacks),
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 

@@ -29,8 +29,7 @@ from offbeat.recipes.names import check_names
 from offbeat.recipes.own import labels_of, own_data, own_training
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
-from offbeat.sim.executors.batched import Batched
-from offbeat.sim.executors.ray.cluster import OnRay
+from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.progress import Watcher
 from offbeat.sim.result import Run
 from offbeat.sim.run_experiment import resume_experiment, simulate_experiment
@@ -155,33 +154,26 @@ def make_experiment(
 
 def run_recipe(
     recipe: Recipe,
+    execution: Execution = HERE,
     *,
     out: Path | None,
-    workers: int = 0,
-    executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
-    client_memory: int | None = None,
     label: str | None = None,
     metric: str | None = None,
     allow: Allow = NOTHING,
-    keep_checkpoint: bool = True,
 ) -> Run:
     """Simulate the algorithm of a recipe under the recipe's seed.
 
     Args:
         recipe: The experiment. Its algorithm may have a "label", for reports, and a "set", which changes the
             recipe.
+        execution: How this machine carries the run out.
         out: The run's directory. None means that nothing is recorded.
-        workers: Number of worker processes; 0 trains in this one.
-        executor: The executor. None means this process or worker processes.
         watch: Called with the run's progress.
-        client_memory: Most bytes of client states in memory. None means all.
         label: What the run is called in reports. None means the algorithm's label, or its name.
         metric: A metric that evaluations must give, if there are any. None means any.
         allow: What the recipe may name: "module", of which what it exposes may be called, or
             "module:function".
-        keep_checkpoint: Whether the run can go on under other limits once it has ended, as of
-            `offbeat.simulate`.
 
     Raises:
         UsageError: The recipe, the data or the directory does not allow the run, or evaluations do not give
@@ -195,22 +187,18 @@ def run_recipe(
         check_metrics(recipe, learner, metric)
     return simulate_experiment(
         make_experiment(recipe, algorithm, learner, label), replace(recipe.world, clients=learner.clients),
-        workers=workers, executor=executor, out=out, watch=watch, client_memory=client_memory,
-        callbacks=make_callbacks(recipe.callbacks, allow), keep_checkpoint=keep_checkpoint,
+        execution, out=out, watch=watch, callbacks=make_callbacks(recipe.callbacks, allow),
     )  # fmt: skip
 
 
 def resume_run(
     directory: Path,
+    execution: Execution = HERE,
     *,
-    workers: int = 0,
-    executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
-    client_memory: int | None = None,
     callbacks: Sequence[Entry] | None = None,
     until: Until | None = None,
     allow: Allow = NOTHING,
-    keep_checkpoint: bool = True,
 ) -> Run:
     """Resume a run that was started from a recipe; options as of `run_recipe`.
 
@@ -229,9 +217,8 @@ def resume_run(
     learner = make_learner(recipe, allow)
     experiment = make_experiment(recipe, algorithm, learner)
     return resume_experiment(
-        directory, experiment, replace(recipe.world, clients=learner.clients), workers=workers,
-        executor=executor, watch=watch, client_memory=client_memory, callbacks=called,
-        keep_checkpoint=keep_checkpoint,
+        directory, experiment, replace(recipe.world, clients=learner.clients), execution,
+        watch=watch, callbacks=called,
     )  # fmt: skip
 
 

@@ -36,13 +36,15 @@ from offbeat.report.labels import label_text
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.recorded_options import BESIDE
 from offbeat.runs.schema import DATABASE
-from offbeat.sim.executors.batched import Batched
+from offbeat.sim.execution import Execution
 from offbeat.sim.executors.ray.cluster import OnRay, import_ray
 from offbeat.sim.executors.start_method import adopt_environment, worker_context
 from offbeat.sim.progress import Progress
 from offbeat.sim.signals import terminated_as_interrupted
 
 MAX_RUNS = 1000
+OF_A_COMPARISON = Execution(keep_checkpoint=False)
+"""Each run in its own process; many ended runs shall not keep a model each."""
 _NOT_OF_DATA = (*BESIDE, "until", "evaluate", "world", "training")  # a learner's data do not depend on these
 
 
@@ -54,16 +56,14 @@ class PlannedRun:
         recipe: The experiment as this run has it, with its algorithm and its seed.
         label: What the run is called: the label, with the values of a sweep.
         directory: The run's directory.
-        client_memory: Most bytes of client states in memory. None means all.
-        executor: The executor. None means that the run trains in its own process.
+        execution: How this machine carries the run out; a comparison's runs keep no checkpoint of their end.
         allow: What the recipe may name.
     """
 
     recipe: Recipe
     label: str
     directory: Path
-    client_memory: int | None = None
-    executor: Batched | OnRay | None = None
+    execution: Execution = OF_A_COMPARISON
     allow: Allowed = NOTHING
 
     @property
@@ -98,8 +98,8 @@ def plan(
     labels: Sequence[str],
     seeds: int,
     out: Path,
-    client_memory: int | None = None,
-    executor: Batched | OnRay | None = None,
+    execution: Execution = OF_A_COMPARISON,
+    *,
     metric: str | None = None,
     allow: Allow = NOTHING,
 ) -> list[PlannedRun]:
@@ -110,8 +110,7 @@ def plan(
         labels: Labels of the algorithms; each is run with each combination of the recipe's sweep.
         seeds: Number of seeds, from the recipe's on.
         out: Directory of the comparison.
-        client_memory: Most bytes of client states in memory, per run. None means all.
-        executor: Executor of each run. None means that a run trains in its own process.
+        execution: How this machine carries each run out.
         metric: Metric that the runs are compared by. None means the first that they have.
         allow: What the recipe may name.
 
@@ -153,7 +152,7 @@ def plan(
         runs += [
             PlannedRun(
                 own.with_seed(seed), text, out / directory_name(label, point) / f"seed-{seed}",
-                client_memory, executor, allowed,
+                execution, allowed,
             )
             for seed in range(recipe.seed, recipe.seed + seeds)
         ]  # fmt: skip
@@ -177,7 +176,7 @@ def compare(
     Raises:
         RunError: A run failed; the other runs have been finished first.
     """
-    if any(isinstance(run.executor, OnRay) for run in runs):
+    if any(isinstance(run.execution.executor, OnRay) for run in runs):
         import_ray()  # a missing package is reported once, before any run starts
     run_planned(runs, min(processes, len(runs)), watch)
     return [read_run(run.directory) for run in runs]
@@ -275,15 +274,12 @@ def _run(run: PlannedRun) -> None:
     try:
         if resumed:
             resume_run(
-                run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory,
-                callbacks=run.recipe.callbacks, allow=run.allow, keep_checkpoint=False,
-            )  # fmt: skip
+                run.directory, run.execution, watch=watch, callbacks=run.recipe.callbacks, allow=run.allow
+            )
         else:
             run_recipe(
-                run.recipe, out=run.directory, executor=run.executor, watch=watch,
-                client_memory=run.client_memory, label=run.label, allow=run.allow,
-                keep_checkpoint=False,
-            )  # fmt: skip
+                run.recipe, run.execution, out=run.directory, watch=watch, label=run.label, allow=run.allow
+            )
     except KeyboardInterrupt:
         _interrupted = True
         return

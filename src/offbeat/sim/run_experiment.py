@@ -16,15 +16,14 @@ from offbeat.core.model import Model
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment
 from offbeat.runs.best import BestModel
-from offbeat.runs.client_states import ClientStates, check_memory, write_own
+from offbeat.runs.client_states import ClientStates, write_own
 from offbeat.runs.extension import goes_on, limits_meta
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.runs.summary import Summary, summary_of
 from offbeat.sim.backend import LiveBackend
 from offbeat.sim.event_loop import run_to_end
-from offbeat.sim.executors.batched import Batched
-from offbeat.sim.executors.ray.cluster import OnRay
+from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.executors.start import started
 from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher
@@ -35,45 +34,39 @@ from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.simulation import Recorder, Simulation
 from offbeat.world.world import World
 
-CHECKPOINT_SECONDS = 10.0
-
 
 def simulate_experiment(
     experiment: Experiment,
     world: World,
+    execution: Execution = HERE,
     *,
-    workers: int = 0,
-    executor: Batched | OnRay | None = None,
     out: str | Path | None = None,
     watch: Watcher | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    client_memory: int | None = None,
     callbacks: Sequence[Callback] = (),
-    keep_checkpoint: bool = True,
 ) -> Run:
     """Run an experiment in virtual time; arguments as of `offbeat.simulate`."""
-    check_memory(client_memory)
     calls = CallbackList(callbacks)
     planned = SimulatedRun.of(experiment, world)
     with calls.exceptions():
         with (
-            started(planned.learner, experiment.algorithm.objective, workers, executor) as trainer,
+            started(planned.learner, experiment.algorithm.objective, execution) as trainer,
             deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
         ):
             store, directory, meta = None, None if out is None else Path(out), dict[str, Any]()
             if directory is not None or calls:
-                meta = planned.prepared.metadata() | {"batched": isinstance(executor, Batched)}
+                meta = planned.prepared.metadata() | {"batched": execution.batched}
             if directory is not None:
                 store = RunStore.create(directory, meta | planned.described, _client_rows(planned))
             recorder = store or MemoryRecorder(
                 experiment.name, experiment.seed, planned.learner.clients, planned.prepared.higher_is_better
             )
-            backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
+            backend = LiveBackend(planned, trainer, ClientStates(directory, execution.client_memory))
             simulation = Simulation(planned, backend, _observed(recorder, planned, backend, calls))
             if calls:
                 calls.run = live_run(meta, directory, (), simulation.stop)
-            model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
-        run = _result(simulation, backend, model, recorder, keep_checkpoint)
+            pause = execution.checkpoint_seconds
+            model = run_to_end(simulation, backend, store, watch, pause, interrupted, calls)
+        run = _result(simulation, backend, model, recorder, execution.keep_checkpoint)
     calls.on_end(run.stop_reason, model)
     return run
 
@@ -82,20 +75,15 @@ def resume_experiment(
     directory: str | Path,
     experiment: Experiment,
     world: World,
+    execution: Execution = HERE,
     *,
-    workers: int = 0,
-    executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    client_memory: int | None = None,
     callbacks: Sequence[Callback] = (),
-    keep_checkpoint: bool = True,
 ) -> Run:
     """Resume an experiment's run under the recorded seed; arguments as of `offbeat.resume`.
 
     One that has ended goes on where its limits are others now, and it has reached none of them.
     """
-    check_memory(client_memory)
     calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)
@@ -105,16 +93,16 @@ def resume_experiment(
     planned.prepared.check_same(record, planned.described)
     if _stays_ended(record, planned):
         return _finished(record, planned)
-    _check_executor(record, executor)
+    _check_executor(record, execution)
     with calls.exceptions():
-        with started(planned.learner, algorithm.objective, workers, executor) as trainer:
+        with started(planned.learner, algorithm.objective, execution) as trainer:
             store = RunStore.reopen(directory)  # first: no other process may write from here on
             try:
                 record = read_run(directory)  # as the last holder of the lock left it
                 if _stays_ended(record, planned):
                     store.close()
                     return _finished(record, planned)
-                backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
+                backend = LiveBackend(planned, trainer, ClientStates(directory, execution.client_memory))
                 recorder = _observed(store, planned, backend, calls)
                 simulation = Simulation(planned, backend, recorder)
                 evaluations = restore(simulation, backend, recorder, record)
@@ -129,8 +117,9 @@ def resume_experiment(
             with deferred_interrupts() as interrupted:
                 if calls:
                     calls.run = live_run(record.meta, directory, record.evaluations(), simulation.stop)
-                model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
-        run = _result(simulation, backend, model, store, keep_checkpoint)
+                pause = execution.checkpoint_seconds
+            model = run_to_end(simulation, backend, store, watch, pause, interrupted, calls)
+        run = _result(simulation, backend, model, store, execution.keep_checkpoint)
     calls.on_end(run.stop_reason, model)
     return run
 
@@ -161,9 +150,9 @@ def _client_rows(run: SimulatedRun) -> Iterator[tuple[int, int, str | None]]:
         yield client, run.samples(client), json.dumps(counts) if counts is not None else None
 
 
-def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None:
+def _check_executor(record: RunRecord, execution: Execution) -> None:
     """The others give the same bits as each other."""
-    then, now = record.meta.get("batched", False), isinstance(executor, Batched)
+    then, now = record.meta.get("batched", False), execution.batched
     if then != now:
         before, allowed = ("with", "only batched") if then else ("without", "any other")
         raise RunError(

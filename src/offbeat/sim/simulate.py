@@ -14,11 +14,12 @@ from offbeat.experiment import EACH_VERSION, ENDS, Experiment
 from offbeat.runs.extension import recorded_until
 from offbeat.runs.initial import Initial
 from offbeat.runs.record import read_run
+from offbeat.sim.execution import CHECKPOINT_SECONDS, Execution
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.progress import Watcher
 from offbeat.sim.result import Run
-from offbeat.sim.run_experiment import CHECKPOINT_SECONDS, resume_experiment, simulate_experiment
+from offbeat.sim.run_experiment import resume_experiment, simulate_experiment
 from offbeat.world.world import World
 
 
@@ -78,14 +79,11 @@ def simulate(
         UsageError: What is asked cannot be run.
         RunError: The run fails, or a callback does.
     """
+    execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
         algorithm, learner, seed, until, evaluate or Every(), guard, privacy, initial, label, recipe
     )
-    return simulate_experiment(
-        experiment, world, workers=workers, executor=executor, out=out, watch=watch,
-        checkpoint_seconds=checkpoint_seconds, client_memory=client_memory, callbacks=callbacks,
-        keep_checkpoint=keep_checkpoint,
-    )  # fmt: skip
+    return simulate_experiment(experiment, world, execution, out=out, watch=watch, callbacks=callbacks)
 
 
 def resume(
@@ -140,12 +138,9 @@ def resume(
         RunError: What is given does not repeat the run's journal, or only one of the two trains with
             `Batched`, or the run or a callback fails.
     """
+    execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
         algorithm, learner, until=until or recorded_until(read_run(directory)) or ENDS,
         evaluate=evaluate or Every(), guard=guard, privacy=privacy, initial=initial,
     )  # fmt: skip
-    return resume_experiment(
-        directory, experiment, world, workers=workers, executor=executor, watch=watch,
-        checkpoint_seconds=checkpoint_seconds, client_memory=client_memory, callbacks=callbacks,
-        keep_checkpoint=keep_checkpoint,
-    )  # fmt: skip
+    return resume_experiment(directory, experiment, world, execution, watch=watch, callbacks=callbacks)

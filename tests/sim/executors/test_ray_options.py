@@ -11,6 +11,7 @@ import offbeat as ob
 from offbeat.cli import app
 from offbeat.recipes import build, compare
 from offbeat.recipes.compare import PlannedRun
+from offbeat.sim.execution import Execution
 
 
 @pytest.mark.parametrize(
@@ -70,28 +71,28 @@ def test_the_command_line_refuses(command: str, options: list[str], complaint: s
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ([], {"workers": 0, "executor": None}),
-        (["--workers", "3"], {"workers": 3, "executor": None}),
-        (["--executor", "ray"], {"workers": 0, "executor": ob.OnRay()}),
+        ([], Execution()),
+        (["--workers", "3"], Execution(3)),
+        (["--executor", "ray"], Execution(executor=ob.OnRay())),
         (
             ["--executor", "ray", "--ray-address", "head:1", "--workers", "3"],
-            {"workers": 0, "executor": ob.OnRay("head:1", 3)},
+            Execution(executor=ob.OnRay("head:1", 3)),
         ),
-        (["--executor", "ray", "--workers", "auto"], {"workers": 0, "executor": ob.OnRay()}),
+        (["--executor", "ray", "--workers", "auto"], Execution(executor=ob.OnRay())),
     ],
 )
 def test_what_the_command_line_asks_for(
-    options: list[str], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    options: list[str], expected: Execution, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    asked: dict[str, Any] = {}
+    asked: list[Execution] = []
 
-    def stop(*_: Any, **given: Any) -> Any:
-        asked.update(given)
+    def stop(recipe: Any, execution: Execution, **_: Any) -> Any:
+        asked.append(execution)
         raise ob.RunError("enough")
 
     monkeypatch.setattr(build, "run_recipe", stop)
     CliRunner().invoke(app, ["run", "digits", "--out", str(tmp_path / "run"), *options])
-    assert {name: asked[name] for name in expected} == expected
+    assert asked == [expected]
 
 
 @pytest.mark.parametrize(("jobs", "share"), [([], 1), (["--jobs", "3"], 3)])
@@ -101,7 +102,7 @@ def test_a_comparison_shares_the_cluster(
     asked: list[Any] = []
 
     def stop(planned: list[PlannedRun], processes: int, _: Any) -> Any:
-        asked.append((processes, {job.executor for job in planned}))
+        asked.append((processes, {job.execution.executor for job in planned}))
         raise ob.RunError("enough")
 
     monkeypatch.setattr(compare, "compare", stop)

@@ -10,8 +10,9 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import Learner
 from offbeat.core.objective import Objective
 from offbeat.local.torch_learner import TorchLearner
+from offbeat.sim.execution import Execution
 from offbeat.sim.executors.base import Executor
-from offbeat.sim.executors.batched import Batched, BatchTraining
+from offbeat.sim.executors.batched import BatchTraining
 from offbeat.sim.executors.in_process import InProcess
 from offbeat.sim.executors.processes import ProcessPool
 from offbeat.sim.executors.ray.cluster import OnRay
@@ -19,23 +20,21 @@ from offbeat.sim.executors.ray.pool import RayPool
 
 
 @contextmanager
-def started(
-    learner: Learner, objective: Objective, workers: int, executor: Batched | OnRay | None
-) -> Iterator[Executor]:
-    """Start the executor that `simulate`'s arguments name, in a process that is prepared for training.
+def started(learner: Learner, objective: Objective, execution: Execution) -> Iterator[Executor]:
+    """Start the executor that an execution names, in a process that is prepared for training.
 
     One thread, as in the workers: the number of threads changes the last bits of a convolution. What was
     there before is none of the run's garbage: looking through PyTorch's modules takes longer than many a
     run's events. The global random state, which dropout layers draw from, is put back afterwards.
 
     Raises:
-        UsageError: The arguments contradict each other, or cannot train with this learner.
+        UsageError: The executor cannot train with this learner.
     """
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(1)
     gc.freeze()
     try:
-        with closing(_start(learner, objective, workers, executor)) as trainer:
+        with closing(_start(learner, objective, execution)) as trainer:
             yield trainer
     finally:
         gc.unfreeze()
@@ -43,23 +42,13 @@ def started(
         torch.set_rng_state(state)
 
 
-def _start(
-    learner: Learner, objective: Objective, workers: int, executor: Batched | OnRay | None
-) -> Executor:
-    if not (hasattr(workers, "__index__") and workers >= 0):
-        raise UsageError(
-            f"workers = {workers} is not allowed: 0 trains in this process, more in so many others"
-        )
-    if workers and executor is not None:
-        raise UsageError(
-            f"workers = {workers} is not allowed beside an executor: Batched trains in this process, "
-            f"OnRay(workers={workers}) on as many"
-        )
-    if isinstance(executor, Batched):
-        return BatchTraining(learner, objective, executor)
-    if executor is not None:
+def _start(learner: Learner, objective: Objective, execution: Execution) -> Executor:
+    workers, executor = execution.workers, execution.executor
+    if isinstance(executor, OnRay):
         _check_device(learner, "executor ray")
         return RayPool(learner, objective, executor)
+    if executor is not None:
+        return BatchTraining(learner, objective, executor)
     if workers:
         _check_device(learner, f"workers = {workers}")
         return ProcessPool(learner, objective, workers)
