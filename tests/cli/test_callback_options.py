@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import offbeat as ob
-from offbeat.recipes import compare as compare_module
+from offbeat.recipes import run_pool
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import document_of, load_recipe
 from tests.cli.test_command_line import RECIPE, offbeat
@@ -100,25 +100,23 @@ def test_a_callback_that_fails_is_one_line_and_the_run_goes_on_with_another(
 def test_each_run_of_a_comparison_makes_its_own(
     recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare_module, "_reports_queue", queue.Queue())
+    monkeypatch.setattr(run_pool, "_reports_queue", queue.Queue())
 
     allow = [f"{module()}:{name}" for name in ("Notes", "make")]
 
-    def planned(*changes: str) -> list[compare_module.PlannedRun]:
+    def planned(*changes: str) -> list[run_pool.PlannedRun]:
         return plan(load_recipe(recipe, sets=changes), ["fedavg", "fedbuff"], 1, Path("many"), allow=allow)
 
     failing = json.dumps([{"name": f"{module()}:Notes", "fail_at": 2}])
     for run in planned(f"callbacks={failing}"):
-        compare_module._run(run)
+        run_pool._run(run)
     for run in planned(f"callbacks=['{module()}:make']"):  # the same experiment, with others
         assert notes(run.directory) == [["start", run.recipe.algorithm["label"], 0, 4, 0], [0]]
-        compare_module._run(run)
+        run_pool._run(run)
         made = notes(run.directory, "made")
         assert made[0][:2] == ["start", run.recipe.algorithm["label"]]
         assert made[-1] == ["end", "reached 15 client tasks"]
-    reports = [
-        compare_module._reports_queue.get_nowait() for _ in range(compare_module._reports_queue.qsize())
-    ]
+    reports = [run_pool._reports_queue.get_nowait() for _ in range(run_pool._reports_queue.qsize())]
     assert [report.error is None for report in reports if report.finished] == [False, False, True, True]
     assert (
         f"callbacks {module()}:Other"

@@ -26,6 +26,7 @@ from offbeat.cli.console import _metric_lines, add_row, plain_table, size_text
 from offbeat.cli.executor_options import memory_size
 from offbeat.core.learner import LocalResult
 from offbeat.recipes import compare as compare_module
+from offbeat.recipes import run_pool
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
@@ -404,8 +405,8 @@ def test_the_memory_for_clients_reaches_every_run(
     offbeat("resume", "two", "--client-memory", "2MiB")
     loaded = load_recipe(recipe)
     (job,) = plan(loaded, ["fedavg"], 1, Path("many"), Execution(client_memory=7))
-    compare_module._reports_queue = queue.SimpleQueue()
-    compare_module._run(job)
+    run_pool._reports_queue = queue.SimpleQueue()
+    run_pool._run(job)
     assert asked == [1500, None, 2 * 2**20, 7]
     assert "--client-memory" in offbeat("compare", "--help").out
 

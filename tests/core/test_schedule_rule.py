@@ -20,8 +20,9 @@ from offbeat.net.server.open_run import OpenRun, open_run
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.server_learner import server_learner
 from offbeat.recipes.build import recorded_algorithm, run_recipe
-from offbeat.recipes.compare import PlannedRun, _check_same
+from offbeat.recipes.compare import _check_same
 from offbeat.recipes.load import amend
+from offbeat.recipes.run_pool import PlannedRun
 from offbeat.sim.replay import replay
 
 SPEEDS = [

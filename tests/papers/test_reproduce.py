@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import offbeat as ob
-from offbeat.recipes.compare import RunProgress
+from offbeat.recipes.run_pool import RunProgress
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.cells import study_cells
 from offbeat_papers.figure import write_figure

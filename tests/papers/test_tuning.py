@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import offbeat as ob
-from offbeat.recipes.compare import RunProgress
+from offbeat.recipes.run_pool import RunProgress
 from offbeat_papers import tuning
 from offbeat_papers.cells import Cell
 from offbeat_papers.rows import Cost, Results

@@ -2,16 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from offbeat.allowed import NotAllowedError
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
-from offbeat.recipes.build import make_algorithm
-from offbeat.recipes.load import amend, own_recipe
+from offbeat.recipes.load import amend
 from offbeat.recipes.recipe import Recipe
+from offbeat.recipes.settings import settings
 from offbeat.recipes.trace import inline_trace
 from offbeat.runs.recorded_options import BESIDE
 from offbeat_papers.load import size_columns, size_labels, study_document
@@ -88,7 +89,7 @@ def _chosen(option: str, given: Sequence[str] | None, known: list[str]) -> list[
 
 
 def _column_cells(
-    study: Study, size: Size, column: str, labels: Iterable[str], seeds: int | None, least: int
+    study: Study, size: Size, column: str, labels: Sequence[str], seeds: int | None, least: int
 ) -> list[Cell]:
     where = f"study {study.name}, {column}, {size}"
     document = study_document(study, size, column)
@@ -96,20 +97,14 @@ def _column_cells(
     recipe = amend(document, [], where)
     inline_trace(stated)
     count = max(seeds or recipe.seeds, least)
-    setting, found = setting_text(stated), []
-    for label in labels:
-        spec = recipe.spec(label)
-        own = own_recipe(recipe, spec, source=where)
-        try:
-            make_algorithm(own.algorithm)
-        except NotAllowedError:  # it is checked when it is run
-            pass
-        except UsageError as error:
-            raise UsageError(f"{where}, {label}: {error}") from None
-        algorithm = algorithm_text(spec)
-        for seed in range(recipe.seed, recipe.seed + count):
-            name = digest(setting, algorithm, seed)
-            found.append(Cell(study, size, column, label, name, own.with_seed(seed)))
+    stated_text, found = setting_text(stated), []
+    for setting in settings(recipe, labels, where):
+        with suppress(NotAllowedError):  # what a study may name is known when its runs are made
+            setting.algorithm()
+        algorithm = algorithm_text(recipe.spec(setting.label))
+        for own in setting.runs(count):
+            name = digest(stated_text, algorithm, own.seed)
+            found.append(Cell(study, size, column, setting.label, name, own))
     return found
 
 

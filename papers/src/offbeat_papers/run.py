@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from filelock import BaseFileLock, Timeout
 
 from offbeat.allowed import NOTHING, Allow, Allowed
-from offbeat.recipes.compare import PlannedRun, RunProgress, run_planned
 from offbeat.recipes.names import check_names
+from offbeat.recipes.run_pool import PlannedRun, RunProgress, run_planned
 from offbeat.runs.record import read_run
 from offbeat_papers.cells import Cell
 from offbeat_papers.measure import RunName, diverged_run, measure_run, reduced_curves

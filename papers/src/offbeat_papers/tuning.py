@@ -13,8 +13,8 @@ import numpy as np
 from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import NamedMetric, first_shown
-from offbeat.recipes.compare import RunProgress
 from offbeat.recipes.load import change
+from offbeat.recipes.run_pool import RunProgress
 from offbeat.recipes.sweep import sweep_points
 from offbeat.report.labels import label_text, option_text
 from offbeat_papers.cells import Cell, study_cells

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from offbeat.recipes.compare import RunProgress
+    from offbeat.recipes.run_pool import RunProgress
     from offbeat.sim.progress import Progress
     from offbeat.sim.result import Run
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 import offbeat as ob
 from offbeat.cli import app
 from offbeat.recipes import build, compare
-from offbeat.recipes.compare import PlannedRun
+from offbeat.recipes.run_pool import PlannedRun
 from offbeat.sim.execution import Execution
 
 

@@ -23,8 +23,8 @@ from typing import Any
 import yaml
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.recipes.compare import RunProgress
 from offbeat.recipes.load import change
+from offbeat.recipes.run_pool import RunProgress
 from offbeat.recipes.trace import inline_trace
 from offbeat_papers import ItemRows, Results, Trial, item_rows, load_study, tune
 from offbeat_papers.folder import default_results

@@ -1,0 +1,181 @@
+"""Simulation of planned runs, several at a time, each in a process of its own."""
+
+import multiprocessing
+import os
+import queue
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from offbeat.allowed import NOTHING, Allowed
+from offbeat.core.errors import DivergedError, OffbeatError, RunError
+from offbeat.recipes.build import resume_run, run_recipe
+from offbeat.recipes.recipe import Recipe
+from offbeat.runs.schema import DATABASE
+from offbeat.sim.execution import Execution
+from offbeat.sim.executors.start_method import adopt_environment, worker_context
+from offbeat.sim.progress import Progress
+from offbeat.sim.signals import terminated_as_interrupted
+
+ONE_OF_MANY = Execution(keep_checkpoint=False)
+"""How a run among many is carried out: when all have ended, there shall not be a checkpoint of each."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One run of a comparison.
+
+    Attributes:
+        recipe: The experiment as this run has it, with its algorithm and its seed.
+        label: What the run is called: the label, with the values of a sweep.
+        directory: The run's directory.
+        execution: How this machine carries the run out; a comparison's runs keep no checkpoint of their end.
+        allow: What the recipe may name.
+    """
+
+    recipe: Recipe
+    label: str
+    directory: Path
+    execution: Execution = ONE_OF_MANY
+    allow: Allowed = NOTHING
+
+    @property
+    def name(self) -> str:
+        """Label and seed."""
+        return f"{self.label} seed {self.recipe.seed}"
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """A report of one run.
+
+    Attributes:
+        name: Label and seed of the run.
+        progress: Its progress. None means that the run has ended.
+        finished: Whether the run has ended.
+        error: Why the run failed. None means that it has not failed.
+        diverged: Whether it failed because its training has diverged.
+        processor: Processor seconds of the whole run. None means that it has not ended, or was resumed.
+    """
+
+    name: str
+    progress: Progress | None = None
+    finished: bool = False
+    error: str | None = None
+    diverged: bool = False
+    processor: float | None = None
+
+
+def run_planned(
+    runs: Iterable[PlannedRun],
+    processes: int,
+    watch: Callable[[RunProgress], None],
+    *,
+    may_diverge: bool = False,
+) -> None:
+    """Simulate runs, several at a time, each taken from `runs` when a process is free for it.
+
+    SIGTERM ends it as Ctrl-C does: the runs in progress stay at a checkpoint.
+
+    Args:
+        runs: The runs.
+        processes: Most runs at a time, each in a process.
+        watch: Called with the reports of all runs; with a run's last one before the next run is taken.
+        may_diverge: That the training of a run diverges is a result, and no failure.
+
+    Raises:
+        RunError: A run failed; the other runs have been finished first.
+    """
+    failed: list[str] = []
+    with terminated_as_interrupted():
+        for report in _reports(iter(runs), processes):
+            watch(report)
+            if report.error is not None and not (may_diverge and report.diverged):
+                failed.append(f"{report.name}: {report.error}")
+    if failed:
+        raise RunError("; ".join(failed))
+
+
+def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress]:
+    context = worker_context()
+    reports: Any = context.Queue()
+    with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), reports)) as pool:
+        running: list[Future[None]] = [pool.submit(_run, run) for run in islice(runs, processes)]
+        left = len(running)
+        try:
+            while left:
+                try:
+                    report = reports.get(timeout=0.5)
+                except queue.Empty:
+                    for future in running:
+                        if future.done() and (error := future.exception()):  # the process itself died
+                            raise RunError(f"a run's process ended: {error}") from None
+                    continue
+                yield report
+                if report.finished:
+                    started = [pool.submit(_run, run) for run in islice(runs, 1)]
+                    running = [future for future in running if not future.done()] + started
+                    left += len(started) - 1
+        except BaseException:
+            workers = list((pool._processes or {}).values())  # a pool that is shut down drops them
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in workers:
+                process.terminate()  # its run is left at a checkpoint
+            raise
+
+
+_reports_queue: Any = None
+_interrupted = False
+
+
+def _prepare(environment: Mapping[str, str], reports: Any) -> None:
+    global _reports_queue
+    adopt_environment(environment)
+    _reports_queue = reports
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates them
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A pool's process does not outlive a parent that was killed: its run stays at its checkpoint."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run(run: PlannedRun) -> None:
+    """Simulate or resume a run, in a process of the pool."""
+    global _interrupted
+    if _interrupted:  # submitted before the parent cancelled
+        return
+
+    def watch(progress: Progress) -> None:
+        _reports_queue.put(RunProgress(run.name, progress))
+
+    failure, diverged = None, False
+    resumed, before = (run.directory / DATABASE).exists(), time.process_time()
+    try:
+        if resumed:
+            resume_run(
+                run.directory, run.execution, watch=watch, callbacks=run.recipe.callbacks, allow=run.allow
+            )
+        else:
+            run_recipe(
+                run.recipe, run.execution, out=run.directory, watch=watch, label=run.label, allow=run.allow
+            )
+    except KeyboardInterrupt:
+        _interrupted = True
+        return
+    except OffbeatError as error:
+        failure, diverged = str(error), isinstance(error, DivergedError)
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+    spent = None if resumed else time.process_time() - before
+    _reports_queue.put(RunProgress(run.name, None, True, failure, diverged, spent))
