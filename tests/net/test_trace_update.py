@@ -9,7 +9,7 @@ import offbeat
 from tests.net.support import torch_left_alone
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "trace_update.py"
-MODULES, QUEUES = 17, 5
+MODULES, QUEUES = 16, 5
 
 
 def test_an_update_passes_few_modules_and_queues() -> None:

@@ -11,11 +11,13 @@ def directions(steps: int = 1, parameters: int = 5000) -> SiteDirections:
     """Three sites: two whose updates are random, one that always goes the same way, ten times as far."""
     rng = torch.Generator().manual_seed(0)
     way = torch.randn(parameters, generator=rng)
-    found = SiteDirections()
+    found = SiteDirections(parameters)
+    looked_at = found.coordinates
     for _ in range(30):
         for client in (0, 1):
-            found.add(client, torch.randn(parameters, generator=rng) * steps**0.5, parameters, steps)
-        found.add(2, 10 * way * steps**0.5, parameters, steps)
+            update = torch.randn(parameters, generator=rng) * steps**0.5
+            found.add(client, update[looked_at], steps)
+        found.add(2, 10 * way[looked_at] * steps**0.5, steps)
     return found
 
 
@@ -31,22 +33,22 @@ def test_persistence_and_size(steps: int, parameters: int) -> None:
 
 
 def test_nothing_is_said_of_a_few_updates() -> None:
-    found = SiteDirections()
+    found = SiteDirections(3)
     assert found.persistence(0) is None
     assert found.sizes() == {}
     for _ in range(ENOUGH - 1):
-        found.add(0, torch.ones(3), 3, 1)
+        found.add(0, torch.ones(3), 1)
     assert found.persistence(0) is None
     assert found.sizes() == {}
-    found.add(0, torch.ones(3), 3, 1)
+    found.add(0, torch.ones(3), 1)
     assert found.persistence(0) == pytest.approx(1)
 
 
 def test_updates_of_zeros_have_no_direction() -> None:
-    found = SiteDirections()
+    found = SiteDirections(3)
     for _ in range(20):
-        found.add(0, torch.zeros(3), 3, 1)
-        found.add(1, torch.zeros(3), 3, 1)
+        found.add(0, torch.zeros(3), 1)
+        found.add(1, torch.zeros(3), 1)
     assert found.persistence(0) is None
     assert found.sizes() == {}
 

@@ -109,7 +109,7 @@ class Driver:
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
         self._options, self._experiment = options, experiment
-        self.directions = SiteDirections()
+        self.directions = SiteDirections(self.tensors.model.layout.parameters)
         self.client_evaluations: ClientEvaluations | None = None
         every = experiment.evaluate
         if every.at_clients:

@@ -33,25 +33,31 @@ class _Way:
 
 
 class SiteDirections:
-    """Direction and size of the accepted updates of each site."""
+    """Direction and size of the accepted updates of each site.
 
-    def __init__(self) -> None:
+    Args:
+        parameters: Number of the model's parameters, which come first in an update.
+
+    Attributes:
+        coordinates: Which values of an update are looked at, int64 [at most `COORDINATES`].
+    """
+
+    def __init__(self, parameters: int) -> None:
         self._ways: dict[ClientId, _Way] = {}
-        self._chosen: Tensor | None = None
+        self.coordinates = torch.arange(parameters)
+        if parameters > COORDINATES:
+            rng = np.random.Generator(np.random.Philox(0))
+            self.coordinates = torch.from_numpy(rng.integers(0, parameters, COORDINATES))
 
-    def add(self, client: ClientId, delta: Tensor, parameters: int, steps: int) -> None:
+    def add(self, client: ClientId, values: Tensor, steps: int) -> None:
         """Count an accepted update.
 
         Args:
             client: The site's client.
-            delta: The update, float32 [values].
-            parameters: Number of the parameters, which come first.
+            values: The update at the `coordinates`, float32.
             steps: Local steps that were done.
         """
-        if self._chosen is None:
-            chosen = np.random.Generator(np.random.Philox(0)).integers(0, parameters, COORDINATES)
-            self._chosen = torch.arange(parameters) if parameters <= COORDINATES else torch.from_numpy(chosen)
-        update = delta[self._chosen] / sqrt(steps)
+        update = values / sqrt(steps)
         way = self._ways.setdefault(client, _Way())
         way.together = MEMORY * way.together + update
         way.apart = MEMORY * way.apart + float(update.norm())

@@ -318,6 +318,6 @@ class EachUpdateCheck:
         if reason is not None:
             log.warning("update refused", extra={"site": site.name, "reason": reason})
             raise InvalidUpdateError(reason, "guard")
-        parameters = self._tensors.model.layout.parameters
-        self._directions.add(site.client, result.delta, parameters, update.steps)
+        looked_at = self._directions.coordinates
+        self._directions.add(site.client, result.delta[looked_at], update.steps)
         return result
