@@ -38,7 +38,7 @@ from tests.corpus.archive import (
 )
 from tests.corpus.command_line import offbeat
 from tests.corpus.federation import RECIPE, RUN, SECONDS, Federation, federation, kill_at_once, wait_for
-from tests.corpus.from_python import arguments
+from tests.corpus.from_python import FROM_PYTHON
 from tests.corpus.served import SERVED, Served
 from tests.corpus.simulated import BASE, SIMULATED, Simulated
 from tests.forks import OFFBEAT, Fork
@@ -80,8 +80,11 @@ def all_makers() -> dict[str, Callable[[Path], dict[str, Any]]]:
         makers[name] = lambda place, run=run: finished(place, run)
         if run.stops is not None:
             makers[f"{name}-stopped"] = lambda place, run=run, name=name: stopped(place, run, name)
-    makers["from-python"] = from_python
-    makers["from-python-stopped"] = from_python_stopped
+    for name in FROM_PYTHON:
+        makers[name] = lambda place, name=name: from_python(place, name)
+        makers[f"{name}-stopped"] = lambda place, name=name: from_python_stopped(place, name)
+    makers["flower"] = flower
+    makers["flower-stopped"] = flower_stopped
     makers["comparison"] = comparison
     makers["comparison-stopped"] = comparison_stopped
     for name, own in SERVED.items():
@@ -92,17 +95,34 @@ def all_makers() -> dict[str, Callable[[Path], dict[str, Any]]]:
 # ---- runs without a recipe, and several of one ----
 
 
-def from_python(place: Path) -> dict[str, Any]:
+def from_python(place: Path, name: str) -> dict[str, Any]:
     """A run of `offbeat.simulate`."""
-    ob.simulate(**arguments(), seed=5, out=place / RUN)
+    ob.simulate(**FROM_PYTHON[name](), seed=5, out=place / RUN)
     return {"kind": "python"}
 
 
-def from_python_stopped(place: Path) -> dict[str, Any]:
+def from_python_stopped(place: Path, name: str) -> dict[str, Any]:
     """The same, interrupted."""
     with stopping(13, None), suppress(KeyboardInterrupt):
-        from_python(place)
-    return {"kind": "python stopped", "ends_as": "from-python"}
+        from_python(place, name)
+    return {"kind": "python stopped", "ends_as": name}
+
+
+def flower(place: Path) -> dict[str, Any]:
+    """A run on Flower's nodes."""
+    from tests.corpus.on_flower import serve_on_flower  # needs the extra flower
+
+    serve_on_flower(place / RUN)
+    return {"kind": "flower"}
+
+
+def flower_stopped(place: Path) -> dict[str, Any]:
+    """The same, whose server was interrupted."""
+    from tests.corpus.on_flower import serve_on_flower
+
+    with suppress(KeyboardInterrupt):
+        serve_on_flower(place / RUN, arrivals=13)
+    return {"kind": "flower stopped"}
 
 
 def comparison(place: Path) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tests.corpus.archive import (
     unpack,
 )
 from tests.corpus.command_line import ALLOWED, offbeat, own_options
-from tests.corpus.from_python import arguments
+from tests.corpus.from_python import FROM_PYTHON
 from tests.ended import ended_files
 from tests.forks import OFFBEAT, Fork
 
@@ -140,9 +140,10 @@ def test_a_run_that_was_stopped_is_not_resumed_with_something_else(number: int, 
     assert json.loads(json.dumps(read_run(run).meta)) == read_run(tmp_path / "other").meta
 
 
+@pytest.mark.parametrize("name", FROM_PYTHON)
 @pytest.mark.parametrize("number", formats())
-def test_a_run_from_python_goes_on_with_the_same_arguments(number: int, tmp_path: Path) -> None:
-    name = "from-python-stopped"
+def test_a_run_from_python_goes_on_with_the_same_arguments(number: int, name: str, tmp_path: Path) -> None:
+    arguments, name = FROM_PYTHON[name], f"{name}-stopped"
     run = unpack(number, name, tmp_path) / RUN
     twin = read_run(unpack(number, contents(number)["entries"][name]["ends_as"], tmp_path) / RUN)
     rows, _ = stored_rows(read_run(run))
