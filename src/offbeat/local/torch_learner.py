@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
 from math import isfinite
@@ -27,15 +26,13 @@ from offbeat.core.learner import (
     TaskInputs,
 )
 from offbeat.core.model import Model, Tensors
-from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
-from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Batch, Dataset, Samples, to_device
-from offbeat.data.federated import FederatedData, Rows, federate
+from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import batches, steps_per_epoch
 from offbeat.local.copies import copied, shares_tensors
-from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, call, split
+from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
 from offbeat.local.device import DeviceState, check_device
 from offbeat.local.errors import check_arguments, check_module, not_finite, reading
 from offbeat.local.evaluation import evaluate
@@ -50,22 +47,19 @@ from offbeat.local.examples_privacy import (
 )
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
+from offbeat.local.initial_checks import check_data, check_personal
 from offbeat.local.objectives import Plain
 from offbeat.local.representation import representing
 from offbeat.local.seeding import seed_layers, seeded
 from offbeat.local.session import Parts, Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.steps import take_steps
-from offbeat.local.targets import check_targets, kind_of_targets, scores_of
 from offbeat.local.training import Training
 from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
 ROOT_TASK = 2**62
 """Number of the server's own training of version 0, for its random streams: no task of a client has it."""
 
-
-_CHECKED = 4096
-"""Targets that are checked at a time."""
 
 Secret = Callable[[LocalTask], bytes]
 """secret(task): the 32 bytes from which batches and noise of a task with privacy of examples follow."""
@@ -273,51 +267,12 @@ class TorchLearner:
         module = self._make()
         if self.examples is not None:
             self._check_by_example(module)
-        self._check_targets(module)
+        check_data(self.data, self.criterion, module, self.training.device)
         model = Model.of(module, self.personal)
         if not model.layout.parameters:
             raise nothing_to_train(module, personal=bool(self.personal))
-        tensors = ModuleTensors.of(module)
-        names, aliases = list(tensors.named), dict(tensors.aliases)
-        for pattern in self.personal:
-            if not any(fnmatchcase(name, pattern) for name in (*names, *tensors.wrapped.values())):
-                tied = next((n for n in aliases if fnmatchcase(n, pattern)), None)
-                if tied is not None:
-                    raise UsageError(
-                        f"personal: {pattern!r} matches {tied}, which is the tensor {aliases[tied]} under "
-                        f"another name: give {aliases[tied]!r}"
-                    )
-                inside = any(name.startswith(f"{pattern}.") for name in names)
-                hint = f'; did you mean "{pattern}.*"?' if inside else did_you_mean(pattern, names)
-                raise UsageError(f"personal: {pattern!r} matches no tensor of the module{hint}")
+        check_personal(self.personal, module)
         return model
-
-    def _check_targets(self, module: nn.Module) -> None:
-        """Raises `UsageError` for targets in memory that the loss cannot mean, of the first client."""
-        loss, train = self.criterion.loss, self.data.train
-        if kind_of_targets(loss) is None or self.criterion.step is not None:
-            return
-        if isinstance(train, Dataset) and train.y is not None and len(train):
-            classes = None
-            if self.training.device != "cpu":  # where a label out of range ends the process
-                classes = scores_of(module, train.gather(torch.zeros(1, dtype=torch.int64)), call)
-            owned = [rows for rows in (self.data.rows, self.data.held_out) if rows is not None]
-            check = partial(check_targets, loss, classes=classes)
-            for rows in owned:
-                for at, part in enumerate(
-                    torch.split(rows.indices, _CHECKED)
-                ):  # whose copies take some memory
-                    check(train.y[part], partial(self._named, rows, at * _CHECKED))
-        for what in ("test", "root"):
-            samples = getattr(self.data, what)
-            if isinstance(samples, Dataset):
-                check_targets(loss, samples.y, f"the {what} set: sample {{}}".format)
-
-    def _named(self, rows: Rows, start: int, n: int) -> str:
-        """The nth of some clients' samples from `start` in words, and its client."""
-        n += start
-        client = int(torch.searchsorted(rows.offsets, n, right=True)) - 1
-        return f"client {client}: {self.data.name_of(client, int(rows.indices[n]))}"
 
     def frozen_digest(self, seed: int) -> str:
         """SHA-256 of the parameters that are frozen, which every party must have alike; "" for none."""
