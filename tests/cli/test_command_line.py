@@ -22,7 +22,7 @@ from msgspec.structs import replace
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
-from offbeat.cli.console import _metric_lines, add_row, plain_table, size_text
+from offbeat.cli.console import _metric_lines, add_row, plain_table
 from offbeat.cli.executor_options import memory_size
 from offbeat.core.learner import LocalResult
 from offbeat.recipes import compare as compare_module
@@ -30,6 +30,7 @@ from offbeat.recipes import run_pool
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
+from offbeat.report.units import size_text
 from offbeat.sim.execution import Execution
 from offbeat.version import __version__
 from tests.ended import ended_files

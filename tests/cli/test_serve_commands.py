@@ -517,7 +517,9 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
     shown = Snapshot("r", "l", "a", 0.0, 0, 0, 0, 0, 0, 0, 0, 0, {"layout": 2, "norm": 1}, sites)
     service = SimpleNamespace(snapshot=lambda: shown)
     enrolled = {"north": (100, 5000)}
-    door = SimpleNamespace(rejected={"layout": 5, "frame": 3}, samples=enrolled.get)
+    door = SimpleNamespace(
+        rejected={"layout": 5, "frame": 3}, samples=enrolled.get, enrolled=lambda: {"north", "west"}
+    )
 
     async def go() -> None:
         page = dashboard_of("127.0.0.1:0", tmp_path, server_of(service, door), None, None, False)
@@ -528,7 +530,10 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
         ):
             told = await answer.json()
             assert told["rejected"] == {"layout": 7, "norm": 1, "frame": 3}
-            assert [site["allowed"] for site in told["sites"]] == [[100, 5000], None]
+            assert [site["allowed"] for site in told["sites"]] == [[100, 5000], None, None]
+            assert [(s["name"], s["state"], s["last_seen"]) for s in told["sites"]] == [
+                ("north", "away", None), ("east", "revoked", None), ("west", "expected", None),
+            ]  # fmt: skip
 
     asyncio.run(go())
 

@@ -116,6 +116,8 @@ def show_run(run: "Run", hint: str) -> None:
 
 
 def _summary_lines(run: "Run") -> Iterator[str]:
+    from offbeat.report.units import size_text
+
     summary = run.summary
     yield f"stopped: {run.stop_reason}"
     yield (
@@ -132,7 +134,7 @@ def _summary_lines(run: "Run") -> Iterator[str]:
 
         yield privacy_text(summary.privacy)
         yield NOT_PRIVATE
-    yield f"sent up {summary.bytes_up / 1e6:,.1f} MB, down {summary.bytes_down / 1e6:,.1f} MB"
+    yield f"sent up {size_text(summary.bytes_up)}, down {size_text(summary.bytes_down)}"
     if summary.client_state_bytes or summary.server_state_bytes:
         clients, server = size_text(summary.client_state_bytes), size_text(summary.server_state_bytes)
         yield f"clients keep {clients}, the server {server}"
@@ -165,10 +167,3 @@ def plain_table(*heads: str) -> rich.table.Table:
 def add_row(table: rich.table.Table, *cells: str) -> None:
     """Add a row of plain text, in which brackets mean nothing."""
     table.add_row(*map(Text, cells))
-
-
-def size_text(count: int) -> str:
-    """Bytes for people."""
-    if count < 1000:
-        return f"{count} B"
-    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"

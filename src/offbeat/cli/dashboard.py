@@ -27,6 +27,7 @@ def dashboard_of(
     from offbeat.net.auth.tokens import Tokens
     from offbeat.net.monitor.from_journal import snapshot_of
     from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
+    from offbeat.net.monitor.snapshot import with_enrolled
     from offbeat.net.refusal_log import RefusalLog
     from offbeat.net.server.finished import FinishedService
     from offbeat.runs.record import read_run
@@ -44,6 +45,7 @@ def dashboard_of(
             return snapshot_of(read_run(state))
         current = service.snapshot()
         counts = Counter(listener.rejected) + refusals.counts + Counter(current.rejected)
+        current = with_enrolled(current, listener.enrolled())
         sites = tuple(replace(site, allowed=listener.samples(site.name)) for site in current.sites)
         return replace(current, rejected=dict(counts), sites=sites)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.documents import read_text
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
@@ -30,6 +30,16 @@ def server_pid(directory: Path) -> int:
             f"{directory} is in use, but not by a server of this machine that can be stopped; one that has "
             "just been started can be in a moment"
         ) from None
+
+
+def enrolled_sites(directory: Path) -> frozenset[str]:
+    """Names of the sites that have a token of a run; empty where sites need none, or nobody may read it."""
+    from offbeat.net.auth.tokens import Tokens
+
+    try:
+        return Tokens(directory / TOKENS).sites()
+    except OffbeatError:
+        return frozenset()
 
 
 def touch(directory: Path) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import add_row, metric_text, out, plain_table, size_text
+from offbeat.cli.console import add_row, metric_text, out, plain_table
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -47,12 +47,13 @@ def status(
         if is_site(Path(target)):
             _show_site(Path(target))
             return
-        from offbeat.cli.state_dir import unresponsive
+        from offbeat.cli.state_dir import enrolled_sites, unresponsive
         from offbeat.net.monitor.from_journal import snapshot_of
+        from offbeat.net.monitor.snapshot import with_enrolled
         from offbeat.runs.record import read_run
 
         record = read_run(target)
-        snapshot = snapshot_of(record)
+        snapshot = with_enrolled(snapshot_of(record), enrolled_sites(Path(target)))
         state = record.status if record.stop_reason is None else f"{record.status}: {record.stop_reason}"
         if record.status == "running" and (reason := unresponsive(Path(target))) is not None:
             state = f"not running: {reason}"
@@ -73,7 +74,7 @@ def _show_site(directory: Path) -> None:
 
 def _show(s: "Snapshot", state: str) -> None:
     from offbeat.core.metric_names import finite, in_order
-    from offbeat.report.units import duration_text
+    from offbeat.report.units import duration_text, size_text
 
     out.print(
         f"{_printable(s.label)}: {_printable(state)}; {duration_text(round(s.now))} on its clock",
@@ -83,6 +84,8 @@ def _show(s: "Snapshot", state: str) -> None:
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
         f"{s.lost} lost, {s.running} in training; up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"
     )
+    if s.waits_for is not None:
+        out.print(s.waits_for)
     metric_texts = [
         metric_text(name, value)
         for name in in_order(s.metrics)
@@ -101,12 +104,13 @@ def _show(s: "Snapshot", state: str) -> None:
     for column in table.columns:
         column.justify, column.no_wrap = "left" if column.header in ("site", "state") else "right", True
     for site in s.sites:
+        silent = None if site.last_seen is None else duration_text(round(max(0.0, s.now - site.last_seen)))
         steps = f"{site.steps_done}/{site.steps}" if site.steps_done else str(site.steps)
         add_row(
             table, _printable(site.name), site.state, "–" if site.task is None else str(site.task),
             "–" if site.task is None else steps, f"{site.speed:.3g}" if site.speed else "–",
             str(site.staleness) if site.staleness >= 0 else "–", str(site.updates), str(site.samples),
-            f"{duration_text(round(max(0.0, s.now - site.last_seen)))} ago",
+            "–" if silent is None else f"{silent} ago",
         )  # fmt: skip
     out.print(table)
     for alarm in s.alarms:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.console import out, size_text
+from offbeat.cli.console import out
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def verify(
 ) -> None:
     """Read every file of a directory, check its checksums, and replay its runs; exit code 1 for a problem."""
     from offbeat.cli.state_dir import is_locked
+    from offbeat.report.units import size_text
     from offbeat.runs.schema import LOCK
     from offbeat.runs.verify import directories
     from offbeat.runs.verify import verify as verify_files

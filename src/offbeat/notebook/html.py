@@ -7,7 +7,7 @@ from html import escape
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
 from offbeat.core.privacy.options import privacy_text
 from offbeat.notebook.figure import draw_small
-from offbeat.report.units import duration_text
+from offbeat.report.units import duration_text, size_text
 from offbeat.runs.presentation import RunView
 from offbeat.runs.summary import Summary
 
@@ -44,7 +44,7 @@ def _numbers(run: RunView) -> Iterator[tuple[str, str]]:
             yield measure.words, text if best is None else f"{text}, at best {measure.value_text(best)}"
     if summary.privacy is not None:
         yield "privacy", privacy_text(summary.privacy)
-    yield "sent", f"{summary.bytes_up / 1e6:,.1f} MB up, {summary.bytes_down / 1e6:,.1f} MB down"
+    yield "sent", f"{size_text(summary.bytes_up)} up, {size_text(summary.bytes_down)} down"
     if run.path is not None:
         yield "directory", str(run.path)
 

@@ -29,6 +29,13 @@ def byte_unit(most: float) -> Unit:
     return Unit("B", 1.0)
 
 
+def size_text(count: int) -> str:
+    """Write a number of bytes: "740 B", "13.4 kB", "2,310.0 MB"."""
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
 def duration_text(seconds: float) -> str:
     """Write a length of virtual time: "0.35 s", "12 min 00 s", "3 h 05 min", "2 d 04 h"."""
     if seconds < 120:

@@ -38,6 +38,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.summary import snapshot
 from tests.net.support import coordinator_from, terms_of
 
 D = 3
@@ -251,6 +252,22 @@ def test_a_lease_that_is_over_loses_the_task_and_the_site_may_bring_it_back() ->
     c.receive(13.0, "a", result())
     assert kinds(said(c)) == ["UpdateAck", "TaskAssignment"]
     assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "lost": 0}
+
+
+def test_a_site_that_has_left_stays_known_and_silent_since_it_was_last_heard() -> None:
+    c = coordinator(lease=10.0, clients=2)
+    c.receive(0.0, "a", HELLO)
+    assert snapshot(c, "").waits_for == "waiting for 2 sites, 1 there"
+    c.receive(1.0, "b", HELLO)
+    c.disconnected(3.0, "a")
+    for now in range(4, 30):
+        c.receive(now, "b", Heartbeat())
+        c.tick(now)
+    seen = snapshot(c, "")
+    assert [(site.name, site.state) for site in seen.sites] == [("a", "away"), ("b", "training")]
+    assert (seen.sites[0].last_seen, seen.waits_for) == (0.0, None)
+    c.tick(400.0)  # the server slept, which its sites are not charged with, but for those that had left
+    assert snapshot(c, "").sites[0].last_seen == 0.0
 
 
 def test_who_comes_back_without_its_task_is_given_another() -> None:

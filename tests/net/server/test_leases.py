@@ -35,3 +35,4 @@ def test_time_in_which_the_server_was_away_is_not_held_against_sites() -> None:
     assert [site.last_seen for site in fleet[:2]] == [25.0, 40.0]  # not later than now
     renew_leases(fleet, 60.0)
     assert next_lease_end(fleet, 30.0) == 90.0
+    assert fleet[2].last_seen == -1.0  # who had left was not heard because of that

@@ -161,6 +161,10 @@ class Authenticator:
             raise _refusal("the names that the site gives and proves are not one and the same")
         return VerifiedIdentity(site, lambda: self._is_valid(number, token))
 
+    def enrolled(self) -> frozenset[str]:
+        """Names of the sites that have a token; empty where sites need none."""
+        return frozenset() if self._tokens is None else self._tokens.sites()
+
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have, as it is enrolled; None means any."""
         return None if self._tokens is None else self._tokens.samples(site)

@@ -97,6 +97,10 @@ class Tokens:
         matches = [token.matches(secret) for token in (*stored, _NOBODY, _NOBODY)[:_AT_ONCE]]
         return name if any(matches) else None
 
+    def sites(self) -> frozenset[str]:
+        """Names of the sites that have a token."""
+        return frozenset(self._stored.now().sites) - {DASHBOARD}
+
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have; None means any."""
         return self._stored.now().samples.get(site)

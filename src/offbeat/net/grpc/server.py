@@ -80,6 +80,10 @@ class GrpcListener:
         """The sites that are connected."""
         return tuple(sorted(self._connections))
 
+    def enrolled(self) -> frozenset[str]:
+        """Names of the sites that have a token; empty where sites need none."""
+        return self._authenticator.enrolled()
+
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have; None means any."""
         return self._authenticator.samples(site)

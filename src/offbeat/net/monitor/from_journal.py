@@ -60,6 +60,7 @@ class JournalView:
     spent: int = 0
     helpers: str | None = None
     released: int = 0
+    begins_with: int | None = None
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -80,6 +81,8 @@ class JournalView:
             self.counts["dropped"] += 1
         elif row.name == "stop":
             self.stopped = data["reason"]
+        elif row.name == "begin":
+            self.begins_with = None
         elif row.name == "skipped":
             self.skipped += 1
         elif row.name == "committee":
@@ -122,6 +125,7 @@ class JournalView:
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
             metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
             privacy=self._privacy(), helpers=self._helpers(),
+            begins_with=self.begins_with,
             guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
         )  # fmt: skip
 
@@ -175,6 +179,7 @@ def snapshot_of(record: RunRecord) -> Snapshot:
     view = JournalView(record.path.resolve().name, record.label, record.algorithm, record.site_names())
     if "privacy" in record.meta and (plan := ReleasePlan.read(record.meta["privacy"])).noise is not None:
         view.ledger = PrivacyLedger(plan)
+    view.begins_with = record.meta.get("clients")
     for row in record.rows():
         view.feed(row)
     view.now = max(view.now, record.duration)

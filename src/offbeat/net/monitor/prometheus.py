@@ -54,7 +54,10 @@ SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = 
         lambda s, _: s.persistence,
     ),
     "site_update_size": ("Norm of its updates beside that of the median site.", lambda s, _: s.size),
-    "site_silent_seconds": ("Seconds since it was last heard.", lambda s, now: max(0.0, now - s.last_seen)),
+    "site_silent_seconds": (
+        "Seconds since it was last heard.",
+        lambda s, now: None if s.last_seen is None else max(0.0, now - s.last_seen),
+    ),
 }
 
 

@@ -1,10 +1,12 @@
 """Snapshot of a running server: its counts and its sites, for the live page and Prometheus."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-SiteState = Literal["idle", "training", "waiting", "away"]
+SiteState = Literal["idle", "training", "waiting", "away", "expected", "revoked"]
+ABSENT: frozenset[SiteState] = frozenset({"away", "expected", "revoked"})
+"""States of a site that does not take part at the moment."""
 PERSISTENT, LARGE = 0.9, 3.0
 """From when on a site's persistence and size together are an alarm."""
 
@@ -14,9 +16,10 @@ class SiteView:
     """One site of a run.
 
     Attributes:
-        client: Number of the client that it is.
+        client: Number of the client that it is; −1 for a site that has not been in the run yet.
         name: Name of the site.
-        state: "waiting" holds an update it may not send yet; "away" is silent, with its lease not over.
+        state: "waiting" holds an update it may not send yet; "away" was there, and is silent or has left;
+            "expected" is enrolled, and has not come yet; "revoked" was there, and is enrolled no more.
         samples: Number of training samples.
         allowed: Least and greatest number of samples that it is enrolled with. None means any.
         task: Number of its task. None means none.
@@ -25,7 +28,7 @@ class SiteView:
         speed: Local steps per second of its last task; 0 before the first has ended.
         staleness: Staleness of its last update, in versions; −1 before the first.
         updates: Number of updates taken in from it.
-        last_seen: When it was last heard, in seconds of the run's clock.
+        last_seen: When it was last heard, in seconds of the run's clock. None means never.
         persistence: How much its updates point the same way, 0 to 1. None means too few, or not known.
         size: Mean norm of its updates beside the median site's. None means not known.
     """
@@ -40,7 +43,7 @@ class SiteView:
     speed: float = 0.0
     staleness: int = -1
     updates: int = 0
-    last_seen: float = 0.0
+    last_seen: float | None = None
     allowed: tuple[int, int] | None = None
     persistence: float | None = None
     size: float | None = None
@@ -69,7 +72,7 @@ class HelpersView:
 
 def ended(site: SiteView) -> SiteView:
     """A site as it is once the run has ended: its task is over."""
-    state: SiteState = "away" if site.state == "away" else "idle"
+    state: SiteState = site.state if site.state in ABSENT else "idle"
     return replace(site, state=state, task=None, steps_done=0, steps=0)
 
 
@@ -100,6 +103,7 @@ class Snapshot:
         diverged: That the updates of most sites are refused. None means that they are not, or not known.
         privacy: What the busiest client has spent, as `Summary.privacy`. None without noise.
         helpers: The helpers. None without secure aggregation.
+        begins_with: Number of sites that the run waits for before it begins. None means that it has begun.
     """
 
     run: str
@@ -124,6 +128,19 @@ class Snapshot:
     diverged: str | None = None
     privacy: Mapping[str, float] | None = None
     helpers: HelpersView | None = None
+    begins_with: int | None = None
+
+    @property
+    def there(self) -> int:
+        """Number of sites that take part at the moment."""
+        return sum(site.state not in ABSENT for site in self.sites)
+
+    @property
+    def waits_for(self) -> str | None:
+        """What the run waits for before it begins, in words. None means that it has begun."""
+        if self.begins_with is None or self.stopped is not None:
+            return None
+        return f"waiting for {self.begins_with} sites, {self.there} there"
 
     @property
     def alarms(self) -> list[str]:
@@ -141,3 +158,21 @@ class Snapshot:
             if site.leads_away
         ]
         return texts if self.diverged is None else [*texts, self.diverged]
+
+
+def with_enrolled(snapshot: Snapshot, enrolled: Collection[str]) -> Snapshot:
+    """The snapshot with the sites that are enrolled and have not come, and with those that are no more.
+
+    Args:
+        snapshot: A server at one moment.
+        enrolled: Names of the sites that may take part. Empty means that every site may.
+    """
+    if not enrolled:
+        return snapshot
+    known = {site.name for site in snapshot.sites}
+    sites = [
+        replace(site, state="revoked") if site.state == "away" and site.name not in enrolled else site
+        for site in snapshot.sites
+    ]
+    sites += [SiteView(-1, name, "expected") for name in sorted(enrolled) if name not in known]
+    return replace(snapshot, sites=tuple(sites))

@@ -23,15 +23,17 @@ def silent_sites(sites: Iterable[SiteRecord], lease: float, now: float) -> list[
 
 
 def extend_leases(sites: Iterable[SiteRecord], seconds: float, now: float) -> None:
-    """Extend every lease by the seconds in which the server was away."""
+    """Extend every lease of the fleet by the seconds in which the server was away."""
     for site in sites:
-        site.last_seen = min(now, site.last_seen + seconds)
+        if site.present:
+            site.last_seen = min(now, site.last_seen + seconds)
 
 
 def renew_leases(sites: Iterable[SiteRecord], now: float) -> None:
-    """Begin every lease anew, after a restart of the server."""
+    """Begin every lease of the fleet anew, after a restart of the server."""
     for site in sites:
-        site.last_seen = now
+        if site.present:
+            site.last_seen = now
 
 
 def next_lease_end(sites: Iterable[SiteRecord], lease: float) -> float:

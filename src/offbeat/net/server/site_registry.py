@@ -111,6 +111,7 @@ class Registry(Struct):
             case Joined():
                 site = self.by_client[event.client]
                 site.present, site.samples, site.steps_per_epoch = True, event.samples, event.steps_per_epoch
+                site.last_seen = now
                 if event.holds is not None:
                     del self.gone[event.holds]
                     self.statuses[event.holds] = TaskStatus.RUNNING
@@ -122,7 +123,7 @@ class Registry(Struct):
                 assert task is not None
                 self._end(event.task, TaskStatus.ARRIVED)
                 site = self.by_client[event.client]
-                site.updates += 1
+                site.updates, site.last_seen = site.updates + 1, now
                 site.staleness, site.steps_done = task.staleness, 0
                 site.speed = event.steps / (now - task.started) if now > task.started else 0.0
             case Lost():

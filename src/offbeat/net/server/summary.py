@@ -1,5 +1,7 @@
 """Snapshot of a coordinator."""
 
+from math import inf
+
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot, ended
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.site_registry import SiteRecord
@@ -14,9 +16,7 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
     """
     c, engine = coordinator, coordinator.driver.engine
     sizes = c.driver.directions.sizes()
-    sites = tuple(
-        _view(c, site, sizes.get(site.client)) for site in c.registry.sites.values() if site.present
-    )
+    sites = tuple(_view(c, site, sizes.get(site.client)) for site in c.registry.sites.values())
     if c.stopped is not None:
         sites = tuple(ended(site) for site in sites)
     return Snapshot(
@@ -39,13 +39,14 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         diverged=c.tensors.guard.diverged if c.tensors.guard is not None else None,
         privacy=engine.ledger.summary() if engine.ledger is not None else None,
         helpers=c.helpers.view,
+        begins_with=c.options.clients if c.driver.began == inf else None,
     )
 
 
 def _view(coordinator: Coordinator, site: SiteRecord, size: float | None) -> SiteView:
     task = coordinator.server.tasks.get(site.client)
     state: SiteState = "idle"
-    if not site.connected:
+    if not (site.present and site.connected):
         state = "away"
     elif task is not None:
         state = "waiting" if task.ready else "training"

@@ -195,9 +195,10 @@
   function drawTimeline() {
     const place = at("timeline"), snapshot = seen.snapshot;
     if (!snapshot) return;
-    if (!snapshot.sites.length) return empty(place, "No site has joined.");
+    const joined = snapshot.sites.filter((site) => site.client >= 0);
+    if (!joined.length) return empty(place, "No site has joined.");
     const [from, now] = timeShown();
-    const lanes = snapshot.sites.slice(0, LANES);
+    const lanes = joined.slice(0, LANES);
     const { w, left, right } = frame(place), lane = lanes.length > 24 ? 15 : 24, top = 14;
     const letters = Math.floor(left / 7.2);
     const h = top + lane * lanes.length + 24;
@@ -226,7 +227,7 @@
       if (name === "aggregate" && t >= from)
         svg.append(draw("line", { class: "version-line", x1: x(t), x2: x(t), y1: 2, y2: top - 3 }));
     place.replaceChildren(svg);
-    const more = snapshot.sites.length - lanes.length;
+    const more = joined.length - lanes.length;
     const begun = seen.rows.length ? seen.rows[0][1] : 0, notes = [];
     if (more > 0) notes.push(`The first ${LANES} sites; ${more} more are in the table.`);
     if (seen.rows.length && seen.rows[0][0] > 0 && begun > from) notes.push(`Nothing is shown from before ${clock(Math.round(begun))}.`);
@@ -281,12 +282,13 @@
         s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–",
         typeof site.persistence === "number" ? site.persistence.toFixed(2) : "–",
         typeof site.size === "number" ? sig(site.size) + "×" : "–", samplesOf(site),
-        span(Math.max(0, s.now - site.last_seen)) + " ago",
+        typeof site.last_seen === "number" ? span(Math.max(0, s.now - site.last_seen)) + " ago" : "–",
       ].map((value) => make("td", "", String(value))));
       return line;
     }));
-    const there = s.sites.filter((site) => site.state !== "away").length;
-    at("sites-count").textContent = `${there} of ${s.sites.length} there`;
+    const there = s.sites.filter((site) => !["away", "expected", "revoked"].includes(site.state)).length;
+    const waits = typeof s.begins_with === "number" && s.stopped === null;
+    at("sites-count").textContent = waits ? `waiting for ${s.begins_with} sites, ${there} there` : `${there} of ${s.sites.length} there`;
   }
   function drawRejected() {
     const reasons = Object.entries(seen.snapshot.rejected).sort((a, b) => b[1] - a[1]);

@@ -1,0 +1,36 @@
+"""What a snapshot says of the sites that are not there."""
+
+from dataclasses import replace
+
+from offbeat.net.monitor.snapshot import SiteView, Snapshot, with_enrolled
+
+COUNTS = dict.fromkeys(
+    ("now", "version", "running", "arrived", "aggregated", "dropped", "lost", "bytes_up", "bytes_down"), 0
+)
+
+
+def shown(*sites: SiteView, **more: object) -> Snapshot:
+    return replace(Snapshot("run", "label", "fedavg", **COUNTS, rejected={}, sites=sites), **more)
+
+
+def states(snapshot: Snapshot) -> dict[str, str]:
+    return {site.name: site.state for site in snapshot.sites}
+
+
+def test_enrolled_sites_are_expected_until_they_come_and_revoked_once_they_are_enrolled_no_more() -> None:
+    sites = SiteView(0, "north", "training"), SiteView(1, "south", "away"), SiteView(2, "east", "idle")
+    found = with_enrolled(shown(*sites), {"north", "west"})
+    assert states(found) == {"north": "training", "south": "revoked", "east": "idle", "west": "expected"}
+    assert (found.there, found.sites[3].client, found.sites[3].last_seen) == (2, -1, None)
+
+
+def test_where_sites_need_no_token_only_those_that_came_are_known() -> None:
+    snapshot = shown(SiteView(0, "north", "away"))
+    assert with_enrolled(snapshot, ()) is snapshot
+
+
+def test_a_run_says_how_many_sites_it_waits_for_until_it_begins() -> None:
+    waits = shown(SiteView(0, "north", "idle"), SiteView(1, "south", "away"), begins_with=3)
+    assert waits.waits_for == "waiting for 3 sites, 1 there"
+    assert replace(waits, begins_with=None).waits_for is None
+    assert replace(waits, stopped="stopped").waits_for is None
