@@ -15,8 +15,9 @@ from offbeat.report.figures import blank_figure, save, style_axes
 from offbeat.report.palette import MUTED
 from offbeat.report.statistics import CONFIDENCE
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.experiments import JudgedExperiment, judge_experiments, load_experiments
 from offbeat_papers.judge import JudgedClaim, JudgedPair
-from offbeat_papers.page import JudgedExperiment, judge_experiments, load_experiments, with_numbers
+from offbeat_papers.paper_page import with_numbers
 from offbeat_papers.rows import Results
 from offbeat_papers.study import COSTS
 
