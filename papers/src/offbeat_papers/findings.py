@@ -165,12 +165,17 @@ def write_findings(results: Results, page: Path) -> list[Path]:
     Returns:
         The files.
     """
-    found = Findings(judge_experiments(results))
     folder = page.parent / "images"
     folder.mkdir(parents=True, exist_ok=True)
     page.write_text(render_findings(results), encoding="utf-8")
+    return [page, *draw_findings(judge_experiments(results), folder)]
+
+
+def draw_findings(judged: Sequence[JudgedExperiment], folder: Path) -> list[Path]:
+    """Draw the figures of the page into a folder; returns the files."""
+    found = Findings(judged)
     drawn = (_effects(found), _forest(found), _power(found))
-    return [page, *(save(figure, folder / name) for figure, name in zip(drawn, FIGURES, strict=True))]
+    return [save(figure, folder / name) for figure, name in zip(drawn, FIGURES, strict=True)]
 
 
 def _ratios(*axes: Axis) -> None:

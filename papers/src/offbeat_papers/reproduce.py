@@ -12,7 +12,7 @@ from offbeat.cli.options import file_option
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from offbeat.allowed import Allowed
     from offbeat_papers.cells import Cell
@@ -52,6 +52,10 @@ def reproduce(
     findings: Annotated[
         Path | None, file_option("write the page of findings in short, its figures into images/ beside it")
     ] = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="write the rows as a dataset: CSV, Parquet, a schema, all figures"),
+    ] = None,
     allow: AllowOption = None,
 ) -> None:
     """Repeat tables and figures of papers; call it again to go on, also from another checkout's rows."""
@@ -66,7 +70,7 @@ def reproduce(
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         _reproduce(chosen, size, place, cells, processes, report, allowed_names(allow, folders))
-    elif page is None and findings is None:
+    elif page is None and findings is None and dataset is None:
         _list(place)
     if page is not None:
         from offbeat_papers.page import write_pages
@@ -76,6 +80,10 @@ def reproduce(
         from offbeat_papers.findings import write_findings
 
         _write_all(findings, lambda: write_findings(place, findings))
+    if dataset is not None:
+        from offbeat_papers.dataset import write_dataset
+
+        _write_all(dataset, lambda: write_dataset(place, dataset))
 
 
 def _size(scale: str) -> "Size":
@@ -233,14 +241,13 @@ def _write(path: Path, text: str) -> None:
     out.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _write_all(path: Path, write: "Callable[[], list[Path]]") -> None:
+def _write_all(path: Path, write: "Callable[[], Iterable[Path]]") -> None:
     """Write files, and say which."""
     try:
-        written = write()
+        for each in write():
+            out.print(f"wrote {each}", markup=False, soft_wrap=True)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from None
-    for each in written:
-        out.print(f"wrote {each}", markup=False, soft_wrap=True)
 
 
 def _list(results: "Results") -> None:
