@@ -55,7 +55,7 @@ def test_the_probability_of_improvement_counts_ties_half() -> None:
     assert found.keys() == {"x"}
     assert round(found["x"].mean, 9) == round((2 / 3 + 1 / 2) / 2, 9)
     assert 0 <= found["x"].low < found["x"].mean < found["x"].high <= 1
-    assert ranks.improvement(["x", "y"], {("d", "a"): [[1.0, 2.0]] * 3}, "y")["x"] == ranks.Estimate(1, 1, 1)
+    assert ranks.improvement(["x", "y"], {("d", "a"): [[1.0, 2.0]] * 3}, "y")["x"].low == 1
     assert ranks.improvement(["x", "y"], {}, "y") == {}
 
 

@@ -30,6 +30,7 @@ _COLOURS = {
     Verdict.HELD: "#1a7f37", Verdict.NOT_HELD: "#cf222e", Verdict.NO_DIFFERENCE: "#0969da",
 }  # fmt: skip
 _LARGEST = log(30)
+_LABEL_WIDTH = 76
 _TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 40)
 _SHOWN = (1.1, 1.5, 2.0, 4.0)
 """Effects of which the page says in what share of the claims they would have been found."""
@@ -217,6 +218,7 @@ def _forest(found: Findings) -> Figure:
         ax.plot([exp(effect.mean)], [y], "o", color=_COLOURS[claim.verdict], markersize=4)
     ax.axvline(1, color=MUTED, linewidth=0.8, linestyle="--")
     ax.set_yticks(range(len(decided)), [_named(claim) for claim, _ in decided], fontsize=6)
+    ax.set_ylim(-1, len(decided))
     ax.set(xscale="log", xlabel="times as long the other takes")
     _ratios(ax.xaxis)
     return figure
@@ -224,7 +226,8 @@ def _forest(found: Findings) -> Figure:
 
 def _named(claim: JudgedClaim) -> str:
     rows = claim.measured.rows
-    return f"{rows.full_name} #{list(rows.item.claims).index(claim.claim) + 1}: {claim.claim.says[:60]}"
+    says = f"{rows.full_name} #{list(rows.item.claims).index(claim.claim) + 1}: {claim.claim.says}"
+    return fill(says, _LABEL_WIDTH)
 
 
 def _power(found: Findings) -> Figure:

@@ -15,7 +15,8 @@ from offbeat.report.palette import INK, MUTED
 from offbeat.report.units import byte_unit
 from offbeat.verdicts.average import LEAST_SEEDS
 from offbeat_papers import ItemRows, Results
-from offbeat_papers.leaderboard.ranks import Estimate, Rank, blocks_of, improvement, rank
+from offbeat_papers.interval import Interval
+from offbeat_papers.leaderboard.ranks import Rank, blocks_of, improvement, rank
 from offbeat_papers.leaderboard.tune import PLANS, RESULTS, SEEDS, TRIALS, read_board, read_boards
 from offbeat_papers.measure import checkout
 from offbeat_papers.provenance import uncommitted
@@ -166,8 +167,8 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
     yield markdown([["algorithm", *BY.values()], *rows])
     yield (
         "What fails and what it costs, in the same runs. *Faster*: the probability of improvement: that it "
-        f"is at the target before {BASE} in a world and seed, ties half, with its 95 % interval (none where all "
-        "seeds agree). Processor seconds are of several kinds of processor."
+        f"is at the target before {BASE} in a world and seed, ties half, with its 95 % interval (none where "
+        "all seeds agree). Processor seconds are of several kinds of processor."
     )
     yield markdown(_costs(boards, [each.label for each in found["time"]]))
 
@@ -198,7 +199,7 @@ def _rows_of(rows: ItemRows, label: str) -> list[ResultRow]:
     return [row for world in rows.study.columns for row in rows.runs.get((label, world), {}).values()]
 
 
-def _percent(found: Estimate | None) -> str:
+def _percent(found: Interval | None) -> str:
     if found is None:
         return "–"
     interval = f" [{100 * found.low:.0f}, {100 * found.high:.0f}]" if found.low < found.high else ""
@@ -212,8 +213,8 @@ def _own(board: Mapping[str, Any], boards: Mapping[str, ItemRows]) -> Iterator[s
     yield (
         "1. [Add the algorithm](add-an-algorithm.md): a file, its test and its page.\n"
         f"2. Give it a line in `{FOLDER}/plans/board.yaml` below `recipe.algorithms`, with the options of\n"
-        "   its paper and 20 local steps a task, and one below `options`: four more values of an option of its\n"
-        "   own.\n"
+        "   its paper and 20 local steps a task, and one below `options`: four more values of an option\n"
+        "   of its own.\n"
         "3. Commit, as rows of a checkout with changes are marked; then run the commands below. They make\n"
         "   its runs alone, as the others have their rows, and rank all.\n"
         "4. Send the rows and the pages with the change."

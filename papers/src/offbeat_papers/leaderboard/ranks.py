@@ -4,9 +4,9 @@ In a block, one seed of one world with one data set, the algorithms have ranks f
 algorithm's rank is the mean over seeds and then over worlds with data sets. The worlds are fixed and their
 seeds vary: intervals are of the stratified t by which claims of studies are judged, with worlds as columns
 (`offbeat.verdicts.average`). An algorithm is *behind* the one of the least mean rank if their paired
-difference is not 0 by that t, after Benjamini and Hochberg over all algorithms; the others share the lead. The
-probability of improvement over a label is that of being better than it in a world and seed, ties half. Blocks
-that miss a run of one of the algorithms are left out.
+difference is not 0 by that t, after Benjamini and Hochberg over all algorithms; the others share the lead.
+The probability of improvement over a label is that of being better than it in a world and seed, ties half.
+Blocks that miss a run of one of the algorithms are left out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,21 +20,13 @@ from offbeat.report.statistics import CONFIDENCE
 from offbeat.verdicts.average import PairSample, average, column_correlation
 from offbeat.verdicts.multiplicity import LEVEL, false_discovery
 from offbeat_papers import ItemRows
+from offbeat_papers.interval import Interval
 from offbeat_papers.rows import Cost
 
 Blocks = Mapping[tuple[str, str], Sequence[Sequence[float]]]
 """By data set and world: for each seed the value of each label, of which less is better."""
 Values = NDArray[np.float64]
 """[seeds, labels] of one world."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A mean with the ends of its 95 % interval, which are the mean where the seeds do not vary."""
-
-    mean: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -92,7 +84,7 @@ def rank(labels: Sequence[str], blocks: Blocks) -> list[Rank]:
     return [Rank(labels[k], ranks[k].mean, ranks[k].low, ranks[k].high, behind[k]) for k in order]
 
 
-def improvement(labels: Sequence[str], blocks: Blocks, over: str) -> dict[str, Estimate]:
+def improvement(labels: Sequence[str], blocks: Blocks, over: str) -> dict[str, Interval]:
     """The probability that each label is better than one of them in a world and seed, ties half.
 
     Args:
@@ -108,7 +100,7 @@ def improvement(labels: Sequence[str], blocks: Blocks, over: str) -> dict[str, E
     correlation = column_correlation([_samples(wins, k) for k in range(len(labels))])
     found = [_estimate(_samples(wins, k), wins, k, correlation) for k in range(len(labels))]
     return {
-        label: Estimate(each.mean, max(0.0, each.low), min(1.0, each.high))
+        label: Interval(each.mean, max(0.0, each.low), min(1.0, each.high), each.n)
         for label, each in zip(labels, found, strict=True)
         if label != over
     }
@@ -135,12 +127,13 @@ def _samples(worlds: Sequence[Values], label: int) -> list[PairSample]:
 
 def _estimate(
     samples: Sequence[PairSample], worlds: Sequence[Values], label: int, correlation: float
-) -> Estimate:
-    found = average(samples, correlation)
-    if found is None:  # too few seeds for an interval
+) -> Interval:
+    """The mean with its 95 % interval; both ends are the mean with too few seeds, or where none varies."""
+    found, seeds = average(samples, correlation), sum(map(len, worlds))
+    if found is None:
         mean = float(np.mean([world[:, label].mean() for world in worlds]))
-        return Estimate(mean, mean, mean)
-    return Estimate(found.mean, *found.interval(CONFIDENCE))
+        return Interval(mean, mean, mean, seeds)
+    return Interval(found.mean, *found.interval(CONFIDENCE), seeds)
 
 
 def _block_ranks(values: Values) -> Values:
