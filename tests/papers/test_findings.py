@@ -38,3 +38,8 @@ def test_the_figures_are_written_beside_the_page(tmp_path: Path) -> None:
     written = write_findings(Results(tmp_path), tmp_path / "out" / "page.md")
     assert [path.name for path in written] == ["page.md", *FIGURES]
     assert all(path.read_bytes()[:4] == b"\x89PNG" for path in written[1:])
+
+
+def test_a_claim_is_named_in_full_beside_its_interval() -> None:
+    for claim in Findings(judged_rows()).costs:
+        assert " ".join(findings._named(claim).split()).endswith(f": {claim.claim.says}")

@@ -25,15 +25,38 @@ def boards() -> dict[str, ItemRows]:
 
 
 def test_ranks_and_who_is_behind() -> None:
-    clear = {("d", world): [[1.0, 2.0, 3.0], [1.5, 2.5, float("inf")]] for world in ("a", "b", "c")}
+    seeds = [[1.0, 2.0, 3.0], [1.5, 2.5, float("inf")], [1.0, 3.0, 2.0]]
+    clear = {("d", world): seeds for world in ("a", "b", "c")}
     first, second, third = ranks.rank(["x", "y", "z"], clear)
     assert (first.label, first.mean, first.low, first.high, first.behind) == ("x", 1, 1, 1, False)
     assert (second.label, second.behind) == ("y", True)
-    assert (third.label, third.mean, third.behind) == ("z", 3, True)
+    assert (third.label, round(third.mean, 9), third.behind) == ("z", round(8 / 3, 9), True)
+    assert second.low < 7 / 3 < second.high
+    alike = {("d", "a"): [[1.0, 2.0]] * 3}  # nothing varies: nothing is tested
+    assert [each.behind for each in ranks.rank(["x", "y"], alike)] == [False, False]
     tied = ranks.rank(["x", "y"], {("d", "a"): [[1.0, 2.0], [2.0, 1.0], [3.0, 3.0]]})
     assert [(each.mean, each.behind) for each in tied] == [(1.5, False), (1.5, False)]
     assert tied[0].low < 1.5 < tied[0].high
     assert ranks.rank(["x"], {}) == []
+
+
+def test_the_interval_of_a_rank_is_the_stratified_t_over_seeds() -> None:
+    blocks = {("d", "a"): [[1.0, 2.0], [1.0, 2.0], [2.0, 1.0]], ("d", "b"): [[1.0, 2.0]] * 3}
+    found = {each.label: each for each in ranks.rank(["x", "y"], blocks)}["x"]
+    assert round(found.mean, 9) == round((4 / 3 + 1) / 2, 9)
+    error = (1 / 3 / 3) ** 0.5 / 2  # the variance of 1, 1, 2 over three seeds; half of it counts
+    assert round(found.high - found.mean, 6) == round(4.302653 * error, 6)  # Student's t, 2 degrees
+
+
+def test_the_probability_of_improvement_counts_ties_half() -> None:
+    never = float("inf")
+    blocks = {("d", "a"): [[1.0, 2.0], [2.0, 1.0], [1.0, never]], ("d", "b"): [[never, never]] * 3}
+    found = ranks.improvement(["x", "y"], blocks, "y")
+    assert found.keys() == {"x"}
+    assert round(found["x"].mean, 9) == round((2 / 3 + 1 / 2) / 2, 9)
+    assert 0 <= found["x"].low < found["x"].mean < found["x"].high <= 1
+    assert ranks.improvement(["x", "y"], {("d", "a"): [[1.0, 2.0]] * 3}, "y")["x"].low == 1
+    assert ranks.improvement(["x", "y"], {}, "y") == {}
 
 
 def test_targets_that_were_not_reached_share_the_last_rank() -> None:
@@ -49,10 +72,13 @@ def test_nobody_leads_with_fewer_than_three_seeds(
     seeds = 2
 
     def blocks(_: object, named: list[str], by: str) -> dict[tuple[str, str], list[list[float]]]:
-        return {("digits", world): [list(map(float, range(len(named))))] * seeds for world in "abc"}
+        values = [list(map(float, range(len(named)))) for _ in range(seeds)]
+        for seed in range(1, seeds):  # neighbours change places, but for the first
+            for k in range(seed, len(named) - 1, 2):
+                values[seed][k], values[seed][k + 1] = values[seed][k + 1], values[seed][k]
+        return {("digits", world): values for world in "abc"}
 
     monkeypatch.setattr(page, "blocks_of", blocks)
-    monkeypatch.setattr(ranks, "RESAMPLES", 100)
     text = page.render(boards)
     assert "nobody is said to lead" in text
     assert "**1.0" not in text
@@ -74,7 +100,6 @@ def test_the_pages_are_what_the_rows_give(boards: dict[str, ItemRows]) -> None:
 def test_the_figure_has_every_algorithm_of_the_board(
     boards: dict[str, ItemRows], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(ranks, "RESAMPLES", 100)
     assert page.draw(page.everywhere(boards), tmp_path / "ranks.svg")
     text = (tmp_path / "ranks.svg").read_text(encoding="utf-8")
     assert all(f"<!-- {label} -->" in text for label in page.shared_labels(page.everywhere(boards)))

@@ -10,15 +10,10 @@ import pytest
 from offbeat import cli
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.cells import study_cells
+from offbeat_papers.experiments import JudgedExperiment, judge_experiments, load_experiments, rows_of
 from offbeat_papers.load import all_items, make_study
-from offbeat_papers.page import (
-    JudgedExperiment,
-    _rows_text,
-    judge_experiments,
-    load_experiments,
-    render_page,
-    with_numbers,
-)
+from offbeat_papers.page import Items, rows_text, write_pages
+from offbeat_papers.paper_page import with_numbers
 from offbeat_papers.rows import Results
 from tests.papers.study_files import DOCUMENT, row
 
@@ -38,11 +33,30 @@ def reached_at(seconds: float) -> dict[str, dict[str, tuple[float, int, int, int
     return {"accuracy": {"0.5": (seconds, 1, 3, 100)}}
 
 
-def test_the_page_in_the_documentation_is_what_the_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
+def rendered(results: Results, items: Items) -> str:
+    """The page of all papers and those of each, one after another."""
+    page = results.folder / "pages" / "papers.md"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    return "\n".join(path.read_text(encoding="utf-8") for path in write_pages(results, page, items))
+
+
+def claims_of(text: str) -> dict[str, tuple[str, ...]]:
+    """By claim what is folded away, the paper's effect, ours, and the verdict."""
+    found = re.findall(r"\*\*(.+?)\*\*\..*?<details>(.*)</details> \| (.*?) \| (.*?) \| (.*?) \|\n", text)
+    return {name: tuple(rest) for name, *rest in found}
+
+
+def test_the_pages_in_the_documentation_are_what_the_rows_give(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     judged = judged_rows()
     monkeypatch.setattr("offbeat_papers.page.judge_experiments", lambda *_: list(judged))
-    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    assert render_page(RESULTS) == page, "offbeat reproduce --page docs/papers.md"
+    written = write_pages(RESULTS, tmp_path / "papers.md")
+    names = [path.relative_to(tmp_path).as_posix() for path in written]
+    assert names == ["papers.md", *(f"papers/{paper}.md" for paper in load_experiments().papers)]
+    for path, name in zip(written, names, strict=True):
+        page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        assert path.read_text(encoding="utf-8") == page, "offbeat reproduce --page docs/papers.md"
 
 
 def test_there_are_57_experiments_and_each_item_belongs_to_one() -> None:
@@ -96,14 +110,14 @@ def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
     assert judged["fedcompass/table-18"].verdict == Verdict.NO_REAL_DATA
     found = judge_experiments(results, {"fedfa/table-2": (made_up, "table-1")})
     assert {j.experiment.name: j for j in found}["fedfa/table-2"].verdict == Verdict.NO_REAL_DATA
-    text = render_page(results, {"fedfa/table-2-digits": (study, "table-1")})
-    assert "| **table-2: seconds to target** |  |  |  |  |  |  |  | **not run** |" in text
+    text = rendered(results, {"fedfa/table-2-digits": (study, "table-1")})
+    assert "| [table-2](papers/fedfa.md#table-2): seconds to target | not run | 1 not run | 0 |" in text
+    assert '| <a id="table-2"></a>table-2: seconds to target | not run | 1 not run | 0 |' in text
     stand_in = judge_experiments(results, {"fedcompass/table-18-digits": (study, "table-1")})
     assert {j.experiment.name: j for j in stand_in}["fedcompass/table-18"].verdict == Verdict.NO_REAL_DATA
-    assert (
-        "| FedBuff is faster | median ∞, 2.00x to ∞ | – | not run | not run | 2 pairs | none | not run |"
-        in text
-    )
+    details, *effects = claims_of(text)["FedBuff is faster"]
+    assert effects == ["median ∞, 2.00x to ∞", "–", "not run"]
+    assert "on average: not run<br>every pair: not run<br>pairs ahead: 2 pairs<br>runs: none<br>" in details
 
 
 def test_pairs_in_which_the_papers_own_numbers_are_unlike_its_claim_are_told(tmp_path: Path) -> None:
@@ -112,16 +126,17 @@ def test_pairs_in_which_the_papers_own_numbers_are_unlike_its_claim_are_told(tmp
     item = {**DOCUMENT["items"]["table-1"], "claims": [claim, close]}
     item["numbers"] = {"one": {"fedavg": 1.0, "fedbuff": 2.0}, "two": {"fedavg": 2.0, "fedbuff": 1.0}}
     study = make_study("fedfa/s", {**DOCUMENT, "items": {"table-1": item}})
-    text = render_page(Results(tmp_path), {"fedfa/table-2": (study, "table-1")})
-    assert "| FedAvg is faster | median 1.00x, 0.50x to 2.00x; so in 1 of 2 | –" in text
-    assert "| FedAvg is not much slower | median 1.00x, 0.50x to 2.00x | –" in text
+    text = rendered(Results(tmp_path), {"fedfa/table-2": (study, "table-1")})
+    claims = claims_of(text)
+    assert claims["FedAvg is faster"][1] == "median 1.00x, 0.50x to 2.00x; so in 1 of 2"
+    assert claims["FedAvg is not much slower"][1] == "median 1.00x, 0.50x to 2.00x"
 
 
 def test_the_counts_have_the_processor_hours_of_the_rows(tmp_path: Path) -> None:
     results = Results(tmp_path)
     for number in range(3):
         results.append(row(f"d{number}", study="fedfa/s", processor=1800.0 if number else None), [])
-    text = render_page(results, {"fedfa/table-2": (make_study("fedfa/s", DOCUMENT), "table-1")})
+    text = rendered(results, {"fedfa/table-2": (make_study("fedfa/s", DOCUMENT), "table-1")})
     assert "| **all** | 4 (4 worked examples) | 0 | 0 |" in text
     assert "| 57 | 1.0 |" in text
 
@@ -133,8 +148,8 @@ def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count
     (judged,) = (j for j in judge_experiments(Results(tmp_path), items) if j.causes)
     assert (judged.experiment.name, judged.items, judged.verdict) == ("fedfa/table-2", (), Verdict.NOT_RUN)
     generated = {"fedfa/table-2": (make_study("fedfa/t", {**DOCUMENT, "no_real_data": "None."}), "table-1")}
-    text = render_page(Results(tmp_path), items | generated)
-    assert "| ours: Table 1 | ours: FedBuff is faster |" in text
+    text = rendered(Results(tmp_path), items | generated)
+    assert "| table-2 | Table 1: **FedBuff is faster**." in text.partition("## Why it comes out so")[2]
 
 
 def test_every_claim_that_is_not_held_names_the_experiment_that_shows_its_cause() -> None:
@@ -159,17 +174,19 @@ def test_a_cause_is_told_while_its_claim_is_not_held(tmp_path: Path) -> None:
     study = make_study("fedfa/s", {**DOCUMENT, "items": {"table-1": item}})
     items = {"fedfa/table-2": (study, "table-1")}
     results = Results(tmp_path)
-    assert "It waits." not in render_page(results, items)  # not run
+    assert "It waits." not in rendered(results, items)  # not run
     for cell in study_cells(study, "laptop"):
         cost = (1.0 if cell.label == "fedavg" else 2.0) + 0.01 * cell.seed
         results.append(row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost)), [])
-    text = render_page(Results(tmp_path), items)
-    assert "| not held | It waits. |" in text
+    text = rendered(Results(tmp_path), items)
+    details, *_, verdict = claims_of(text)["FedBuff is faster"]
+    assert verdict == "not held"
+    assert "<br>It waits.<br>" in details
     other = Results(tmp_path / "other")
     for cell in study_cells(study, "laptop"):
         cost = (2.0 if cell.label == "fedavg" else 1.0) + 0.01 * cell.seed
         other.append(row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost)), [])
-    text = render_page(other, items)
+    text = rendered(other, items)
     assert "It waits." not in text
     assert "| held |" in text
 
@@ -189,10 +206,11 @@ def test_distinct_claims_are_counted_by_answer(tmp_path: Path) -> None:
         cost = costs[cell.label == "fedbuff"] * (1 + 0.01 * cell.seed * (cell.label == "fedavg"))
         arm = {"column": cell.column, "label": cell.label, "seed": cell.seed}
         results.append(row(cell.digest, study="fedfa/s", **arm, reached=reached_at(cost)), [])
-    text = render_page(results, {"fedfa/table-2": (study, "table-1"), "fedfa/table-3": (study, "table-1")})
+    text = rendered(results, {"fedfa/table-2": (study, "table-1"), "fedfa/table-3": (study, "table-1")})
     assert "| **all** | 1 | 1 | 0 | 1 | 0 | 0 | 3 | 8 |" in text
     assert "| all, if they spoke of on average | 2 | 1 | 0 | 0 | 0 | 0 | 3 | 8 |" in text
-    assert "| undecided (every pair); would have shown " in text
+    assert claims_of(text)["always"][-1] == "undecided (every pair)"
+    assert "<br>would have shown: " in claims_of(text)["always"][0]
     assert (
         "Runs were made of 2 of the 57 experiments, on real data; the runs of 1 are those of another" in text
     )
@@ -202,9 +220,10 @@ def test_distinct_claims_are_counted_by_answer(tmp_path: Path) -> None:
 def test_a_cause_of_two_experiments_is_told_once(tmp_path: Path) -> None:
     item = {**DOCUMENT["items"]["table-1"], "explains": ["table-2", "table-3"]}
     why = make_study("fedfa/s", {**DOCUMENT, "items": {"why": item}})
-    text = render_page(Results(tmp_path), {"fedfa/why": (why, "why")})
-    assert text.count("ours: FedBuff is faster") == 1
-    assert text.count("| ours: Table 1 | its claims stand with table-2 |") == 1
+    text = rendered(Results(tmp_path), {"fedfa/why": (why, "why")})
+    own = text.partition("## Why it comes out so")[2]
+    assert own.count("| table-2, table-3 | Table 1: **FedBuff is faster**.") == 1
+    assert text.count("**FedBuff is faster**") == 1
 
 
 def test_claims_that_say_the_same_are_told_apart_by_their_label(tmp_path: Path) -> None:
@@ -212,9 +231,8 @@ def test_claims_that_say_the_same_are_told_apart_by_their_label(tmp_path: Path) 
     claims = [{"says": "it is not slower", "better": better, "than": [other]} for better, other in pairs]
     item = {**DOCUMENT["items"]["table-1"], "claims": claims}
     study = make_study("fedfa/s", {**DOCUMENT, "items": {"table-1": item}})
-    text = render_page(Results(tmp_path), {"fedfa/table-2": (study, "table-1")})
-    assert "| it is not slower (fedbuff) |" in text
-    assert "| it is not slower (fedavg) |" in text
+    text = rendered(Results(tmp_path), {"fedfa/table-2": (study, "table-1")})
+    assert claims_of(text).keys() == {"it is not slower (fedbuff)", "it is not slower (fedavg)"}
 
 
 def test_the_command_lists_items_and_writes_the_page(
@@ -232,7 +250,9 @@ def test_the_command_lists_items_and_writes_the_page(
     assert listed[0] == 0
     assert f"rows in {tmp_path / 'results'}" in listed[1]
     page = tmp_path / "papers.md"
-    assert call("--page", str(page)) == (0, f"wrote {page}\n")
+    code, said = call("--page", str(page))
+    assert code == 0
+    assert said.splitlines()[:2] == [f"wrote {page}", f"wrote {tmp_path / 'papers' / 'fedcompass.md'}"]
     assert page.read_text(encoding="utf-8").startswith("# Do the papers hold?")
     assert call("all", "--scale", "huge") == (
         2,
@@ -241,9 +261,22 @@ def test_the_command_lists_items_and_writes_the_page(
 
 
 def test_the_page_says_of_which_commits_and_processors_the_runs_are() -> None:
-    text = _rows_text(judged_rows())
-    runs, dirty = (
-        int(found) for found in re.findall(r"Of the (\d+) runs .* of (\d+) runs are marked", text)[0]
-    )
-    assert 0 < dirty < runs
-    assert sum(map(int, re.findall(r"(\d+) on ", text))) == runs
+    rows = rows_of(item for each in judged_rows() for item in (*each.items, *each.causes))
+    text = rows_text(rows)
+    assert sum(map(int, re.findall(r"(\d+) on ", text))) == len(rows)
+    marked = [row for row in rows if row.commit_state != "clean"]
+    assert 0 < len(marked) < len(rows)
+    assert f" {len(marked)} runs are of commits that nobody can check out" in text
+
+
+def test_runs_whose_commit_cannot_be_checked_out_are_marked(tmp_path: Path) -> None:
+    study = make_study("fedfa/s", DOCUMENT)
+    results = Results(tmp_path)
+    for number, cell in enumerate(study_cells(study, "laptop")):
+        arm = {"column": cell.column, "label": cell.label, "seed": cell.seed}
+        commit = "0123456789ab-dirty" if number < 2 else "0123456789ab"
+        results.append(row(cell.digest, study="fedfa/s", commit=commit, **arm), [])
+    text = rendered(results, {"fedfa/table-2": (study, "table-1")})
+    assert "| 12 (†2) |" in text
+    assert claims_of(text)["FedBuff is faster"][-1].endswith(" †")
+    assert "2 runs are of commits that nobody can check out: of 2 the checkout had changes" in text

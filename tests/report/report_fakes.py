@@ -30,6 +30,7 @@ class FakeRun:
     client_rows: list[dict[str, Any]] = field(default_factory=list)
     sites: dict[int, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
+    processors: tuple[str, ...] = ()
     path: Path = field(default_factory=lambda: Path(f"runs/{next(_NUMBERS)}"))
 
     def rows(self, kind: str | None = None) -> Iterator[Row]:

@@ -66,6 +66,25 @@ def test_a_lower_loss_and_smaller_changes_are_better():
     assert cells(always)[2:] == ("1 of 1", "undecided: judged from 3 seeds on")
 
 
+def test_runs_of_other_kinds_of_processor_are_not_compared():
+    levels = {"a": (0.6, 0.62, 0.61, 0.9), "b": (0.5, 0.52, 0.5, 0.5)}
+    groups = runs_of({"seeds": 4}, **levels)
+    named = {
+        label: [replace(each, processors=("Intel",)) for each in runs[:3]] for label, runs in groups.items()
+    }
+    named["a"].append(replace(groups["a"][3], processors=("Intel", "AMD")))
+    named["b"].append(replace(groups["b"][3], processors=("Intel",)))
+    (found,) = findings(named, [Claim("a is better", "a", ["b"])])
+    assert sorted(found.pairs[0].gaps) == [0, 1, 2]
+    assert (found.seeds, found.verdict, cells(found)[2]) == (4, HELD, "3 of 3 (1 of other processors)")
+    apart = {"a": named["a"][3:], "b": named["b"][3:]}
+    (found,) = findings(apart, [Claim("a is better", "a", ["b"])])
+    assert cells(found)[1:3] == ("–", "0 of 0 (1 of other processors)")
+    unknown = {"a": named["a"], "b": groups["b"]}  # an earlier version recorded no processor
+    (found,) = findings(unknown, [Claim("a is better", "a", ["b"])])
+    assert sorted(found.pairs[0].gaps) == [0, 1, 2, 3]
+
+
 A, B, WILD = (0.6, 0.621, 0.61), (0.5, 0.52, 0.511), (0.6, 0.5, 0.7)
 
 

@@ -15,8 +15,9 @@ from offbeat.report.figures import blank_figure, save, style_axes
 from offbeat.report.palette import MUTED
 from offbeat.report.statistics import CONFIDENCE
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.experiments import JudgedExperiment, judge_experiments, load_experiments
 from offbeat_papers.judge import JudgedClaim, JudgedPair
-from offbeat_papers.page import JudgedExperiment, judge_experiments, load_experiments, with_numbers
+from offbeat_papers.paper_page import with_numbers
 from offbeat_papers.rows import Results
 from offbeat_papers.study import COSTS
 
@@ -29,6 +30,7 @@ _COLOURS = {
     Verdict.HELD: "#1a7f37", Verdict.NOT_HELD: "#cf222e", Verdict.NO_DIFFERENCE: "#0969da",
 }  # fmt: skip
 _LARGEST = log(30)
+_LABEL_WIDTH = 76
 _TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 40)
 _SHOWN = (1.1, 1.5, 2.0, 4.0)
 """Effects of which the page says in what share of the claims they would have been found."""
@@ -164,12 +166,17 @@ def write_findings(results: Results, page: Path) -> list[Path]:
     Returns:
         The files.
     """
-    found = Findings(judge_experiments(results))
     folder = page.parent / "images"
     folder.mkdir(parents=True, exist_ok=True)
     page.write_text(render_findings(results), encoding="utf-8")
+    return [page, *draw_findings(judge_experiments(results), folder)]
+
+
+def draw_findings(judged: Sequence[JudgedExperiment], folder: Path) -> list[Path]:
+    """Draw the figures of the page into a folder; returns the files."""
+    found = Findings(judged)
     drawn = (_effects(found), _forest(found), _power(found))
-    return [page, *(save(figure, folder / name) for figure, name in zip(drawn, FIGURES, strict=True))]
+    return [save(figure, folder / name) for figure, name in zip(drawn, FIGURES, strict=True)]
 
 
 def _ratios(*axes: Axis) -> None:
@@ -211,6 +218,7 @@ def _forest(found: Findings) -> Figure:
         ax.plot([exp(effect.mean)], [y], "o", color=_COLOURS[claim.verdict], markersize=4)
     ax.axvline(1, color=MUTED, linewidth=0.8, linestyle="--")
     ax.set_yticks(range(len(decided)), [_named(claim) for claim, _ in decided], fontsize=6)
+    ax.set_ylim(-1, len(decided))
     ax.set(xscale="log", xlabel="times as long the other takes")
     _ratios(ax.xaxis)
     return figure
@@ -218,7 +226,8 @@ def _forest(found: Findings) -> Figure:
 
 def _named(claim: JudgedClaim) -> str:
     rows = claim.measured.rows
-    return f"{rows.full_name} #{list(rows.item.claims).index(claim.claim) + 1}: {claim.claim.says[:60]}"
+    says = f"{rows.full_name} #{list(rows.item.claims).index(claim.claim) + 1}: {claim.claim.says}"
+    return fill(says, _LABEL_WIDTH)
 
 
 def _power(found: Findings) -> Figure:

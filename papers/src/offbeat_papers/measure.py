@@ -1,7 +1,6 @@
 """A run's row and curves, measured from its directory."""
 
 import os
-import platform
 import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from offbeat.core.metric_names import (
 )
 from offbeat.report.claims import LAST
 from offbeat.report.records import Rows, recorded_metrics
+from offbeat.runs.processor import processor_name
 from offbeat.runs.record import RunRecord
 from offbeat_papers.rows import DIVERGED, ResultRow, RunCurve, Spent, target_text
 
@@ -61,7 +61,7 @@ def measure_run(
     late = {m.name: [row[m.name] for row in rows if row["t"] >= since] for m, rows in series.items()}
     return ResultRow(
         name.study, name.size, name.column, name.label, name.seed, name.digest,
-        version.__version__, commit(), machine(),
+        version.__version__, commit(), machine(record.processors),
         summary.seconds, processor, summary.versions, summary.tasks, summary.bytes_up, summary.bytes_down,
         record.stop_reason or "",
         spent={m.name: _spent(rows[-1:]) or (0.0, 0, 0, 0) for m, rows in series.items()},
@@ -138,19 +138,14 @@ def _spent(rows: Rows) -> Spent | None:
     return None
 
 
-@cache
-def machine() -> str:
-    """Processor, number of cores, and PyTorch's version."""
-    return f"{_processor()}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
+def machine(processors: Sequence[str] = ()) -> str:
+    """Kind of processor, number of cores, and PyTorch's version.
 
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+    Args:
+        processors: The kinds that a run was made on. Empty means this machine's.
+    """
+    kinds = " and ".join(processors or [processor_name()]).replace(",", " ")
+    return f"{kinds}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
 
 
 @cache

@@ -12,6 +12,8 @@ from offbeat.cli.options import file_option
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from offbeat.allowed import Allowed
     from offbeat_papers.cells import Cell
     from offbeat_papers.judge import JudgedItem
@@ -43,9 +45,16 @@ def reproduce(
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="write each item as Markdown, with its figure")
     ] = None,
-    page: Annotated[Path | None, file_option("write the page of all experiments and verdicts")] = None,
+    page: Annotated[
+        Path | None,
+        file_option("write the page of all verdicts, one of each paper into a folder of its name"),
+    ] = None,
     findings: Annotated[
         Path | None, file_option("write the page of findings in short, its figures into images/ beside it")
+    ] = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="write the rows as a dataset: CSV, Parquet, a schema, all figures"),
     ] = None,
     allow: AllowOption = None,
 ) -> None:
@@ -61,14 +70,20 @@ def reproduce(
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         _reproduce(chosen, size, place, cells, processes, report, allowed_names(allow, folders))
-    elif page is None and findings is None:
+    elif page is None and findings is None and dataset is None:
         _list(place)
     if page is not None:
-        from offbeat_papers.page import render_page
+        from offbeat_papers.page import write_pages
 
-        _write(page, render_page(place))
+        _write_all(page, lambda: write_pages(place, page))
     if findings is not None:
-        _write_findings(findings, place)
+        from offbeat_papers.findings import write_findings
+
+        _write_all(findings, lambda: write_findings(place, findings))
+    if dataset is not None:
+        from offbeat_papers.dataset import write_dataset
+
+        _write_all(dataset, lambda: write_dataset(place, dataset))
 
 
 def _size(scale: str) -> "Size":
@@ -226,15 +241,13 @@ def _write(path: Path, text: str) -> None:
     out.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
-def _write_findings(page: Path, results: "Results") -> None:
-    from offbeat_papers.findings import write_findings
-
+def _write_all(path: Path, write: "Callable[[], Iterable[Path]]") -> None:
+    """Write files, and say which."""
     try:
-        written = write_findings(results, page)
+        for each in write():
+            out.print(f"wrote {each}", markup=False, soft_wrap=True)
     except OSError as error:
-        raise UsageError(f"{page} cannot be written: {error}") from None
-    for path in written:
-        out.print(f"wrote {path}", markup=False, soft_wrap=True)
+        raise UsageError(f"{path} cannot be written: {error}") from None
 
 
 def _list(results: "Results") -> None:

@@ -22,12 +22,14 @@ from offbeat.core.metric_names import CLIENTS, WORST
 from offbeat.documents import read_text
 from offbeat.runs.files import sync_directory
 from offbeat.runs.permissions import file_mode
+from offbeat_papers.provenance import CommitState, commit_state
 from offbeat_papers.study import COSTS
 
 DIVERGED = "has diverged"
 """End of the reason for which a run stops whose training diverges."""
 
 _MOST_BYTES = 2**28  # of a file of rows
+_CURVES = "-curves"  # end of the name of a file of curves
 Spent = Sequence[float]
 """What an evaluation comes after: virtual seconds, versions, tasks that arrived, bytes up and down."""
 
@@ -88,6 +90,11 @@ class ResultRow:
     def processor_name(self) -> str:
         """Kind of processor: runs of another kind differ in the last digits, and so in the end."""
         return self.machine.partition(",")[0]
+
+    @property
+    def commit_state(self) -> CommitState:
+        """What is known of its commit."""
+        return commit_state(self.commit)
 
     @property
     def diverged(self) -> bool:
@@ -173,6 +180,11 @@ class Results:
         """File of a study's rows."""
         return self.folder / f"{study.replace('/', '-')}.csv"
 
+    def studies(self) -> list[str]:
+        """Names of the studies that have rows, sorted; those of tuning too."""
+        files = (path for path in sorted(self.folder.glob("*.csv")) if not path.stem.endswith(_CURVES))
+        return [path.stem.replace("-", "/", 1) for path in files]
+
     def runs(self, study: str) -> Path:
         """Folder of a study's runs that are not finished, which git ignores."""
         return self.folder / ".runs" / study.replace("/", "-")
@@ -232,7 +244,7 @@ def _state(path: Path) -> tuple[int, ...]:
 
 
 def _curves(path: Path) -> Path:
-    return path.with_name(f"{path.stem}-curves.csv")
+    return path.with_name(f"{path.stem}{_CURVES}.csv")
 
 
 def _row_cells(row: ResultRow) -> dict[str, str]:

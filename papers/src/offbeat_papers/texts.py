@@ -145,11 +145,10 @@ ASKED: dict[Quantifier, str] = {
 
 def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
     """A claim, its effect in the paper and here, the answers to the questions, and its verdict."""
-    papers = [pair.paper for pair in judged.pairs if pair.paper is not None]
     several = len(judged.pairs) > 1
     return [
-        _said(rows, judged),
-        f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}",
+        claim_text(rows, judged),
+        paper_effect(rows, judged),
         _here(rows, judged),
         judged.answers["average"].value if several else "",
         judged.answers["every"].value if several else "",
@@ -158,27 +157,49 @@ def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
     ]
 
 
-def _here(rows: ItemRows, judged: JudgedClaim) -> str:
-    """The mean effect with its interval, and of several pairs the median, the least and the largest."""
+def paper_effect(rows: ItemRows, judged: JudgedClaim) -> str:
+    """A claim's effect by the paper's own numbers, and in how many pairs they are as it claims."""
+    papers = [pair.paper for pair in judged.pairs if pair.paper is not None]
+    return f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}"
+
+
+def mean_effect(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The mean effect here with its 95 % interval."""
     found = None if judged.last is None else judged.last.effect
     if found is None or not judged.effects:
         return NO_EFFECT
     low, high = found.interval(CONFIDENCE)
-    mean = _effect_with_interval(rows, judged.by, Interval(found.mean, low, high, len(judged.seeds)))
-    return f"mean {mean}; {_effects(rows, judged.by, judged.effects)}" if len(judged.pairs) > 1 else mean
+    return _effect_with_interval(rows, judged.by, Interval(found.mean, low, high, len(judged.seeds)))
+
+
+def pair_effects(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The effects here of several pairs: the median, the least and the largest."""
+    return _effects(rows, judged.by, judged.effects)
+
+
+def _here(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The mean effect with its interval, and the pairs' effects where there are several."""
+    mean = mean_effect(rows, judged)
+    several = len(judged.pairs) > 1 and mean != NO_EFFECT
+    return f"mean {mean}; {pair_effects(rows, judged)}" if several else mean
 
 
 def verdict_text(rows: ItemRows, judged: JudgedClaim) -> str:
     """The verdict on a claim and the question it answers; of an undecided one what it would have shown."""
     asked = "" if judged.question == "average" else f" ({ASKED[judged.question]})"
+    shown = detectable_text(rows, judged)
+    return f"{judged.verdict.value}{asked}{f'; would have shown {shown}' if shown else ''}"
+
+
+def detectable_text(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The effect that the runs of an undecided claim would have shown; empty of others."""
     size = None if judged.last is None else judged.last.detectable(judged.question)
-    shown = ""
-    if judged.verdict == Verdict.UNDECIDED and size is not None:
-        most = log(10) if judged.by in COSTS else 0.5
-        large = judged.by in COSTS or _scale(rows, judged.by) != 1.0
-        shown = "only more than " * (large and size > most)
-        shown = f"; would have shown {shown}{_effects(rows, judged.by, [min(size, most) if large else size])}"
-    return f"{judged.verdict.value}{asked}{shown}"
+    if judged.verdict != Verdict.UNDECIDED or size is None:
+        return ""
+    most = log(10) if judged.by in COSTS else 0.5
+    large = judged.by in COSTS or _scale(rows, judged.by) != 1.0
+    only = "only more than " * (large and size > most)
+    return f"{only}{_effects(rows, judged.by, [min(size, most) if large else size])}"
 
 
 def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
@@ -205,11 +226,16 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
     return text.rstrip(".") + unit
 
 
-def _said(rows: ItemRows, judged: JudgedClaim) -> str:
+def claim_name(rows: ItemRows, judged: JudgedClaim) -> str:
     """What a claim says; of several of an item that say the same, with the label that each says it of."""
     alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
-    says = judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
-    return f"{says}: “{judged.claim.quote}”" if judged.claim.quote else says
+    return judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
+
+
+def claim_text(rows: ItemRows, judged: JudgedClaim) -> str:
+    """What a claim says, and the paper's words."""
+    quote = f": “{judged.claim.quote}”" if judged.claim.quote else ""
+    return f"{claim_name(rows, judged)}{quote}"
 
 
 def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:

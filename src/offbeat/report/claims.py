@@ -56,16 +56,23 @@ class PairGap:
         better: The label that is said to be ahead.
         than: The other label.
         gaps: The gap by seed, of the seeds that both have; of accuracies as shares.
+        apart: The seeds that both have whose runs are of different kinds of processor, and are not compared.
     """
 
     better: str
     than: str
     gaps: Mapping[int, float]
+    apart: frozenset[int] = frozenset()
 
     @property
-    def mean(self) -> float:
-        """The mean over seeds."""
-        return fmean(self.gaps.values())
+    def seeds(self) -> frozenset[int]:
+        """The seeds that both have."""
+        return self.apart | frozenset(self.gaps)
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds; None where no seed can be compared."""
+        return fmean(self.gaps.values()) if self.gaps else None
 
     @property
     def std(self) -> float | None:
@@ -143,16 +150,28 @@ def _planned_seeds(groups: Mapping[str, Sequence[RunRecord]]) -> range:
 def _pairs(
     groups: Mapping[str, Sequence[RunRecord]], claim: Claim, measure: NamedMetric
 ) -> tuple[PairGap, ...]:
-    """The pairs of a claim that have common seeds."""
+    """The pairs of a claim that have common seeds, whose runs are of the same kind of processor."""
     ahead = _levels(groups.get(claim.better, []), claim.by, measure)
+    kinds = _processors(groups.get(claim.better, []))
     sign = 1.0 if measure.higher_is_better else -1.0
     gaps_found = []
     for other in dict.fromkeys(claim.than):
         behind = _levels(groups.get(other, []), claim.by, measure)
-        gaps = {seed: sign * (ahead[seed] - behind[seed]) for seed in ahead if seed in behind}
-        if gaps:
-            gaps_found.append(PairGap(claim.better, other, gaps))
+        others = _processors(groups.get(other, []))
+        common = [seed for seed in ahead if seed in behind]
+        gaps = {
+            seed: sign * (ahead[seed] - behind[seed])
+            for seed in common
+            if not kinds[seed] or not others[seed] or kinds[seed] == others[seed]
+        }
+        if common:
+            gaps_found.append(PairGap(claim.better, other, gaps, frozenset(common) - frozenset(gaps)))
     return tuple(gaps_found)
+
+
+def _processors(runs: Sequence[RunRecord]) -> dict[int, tuple[str, ...]]:
+    """The kinds of processor by seed; empty where a run recorded none, which is paired with any."""
+    return {run.seed: run.processors for run in runs if run.status == "finished"}
 
 
 def _sampled(claim: Claim, measure: NamedMetric, pairs: Sequence[PairGap], planned: range) -> SampledClaim:
@@ -161,7 +180,7 @@ def _sampled(claim: Claim, measure: NamedMetric, pairs: Sequence[PairGap], plann
     return SampledClaim(
         (claim.by, measure.name, claim.better, frozenset(pair.than for pair in pairs)), "",
         [PairSample("", pair.gaps) for pair in pairs], planned,
-        complete_seeds(planned.start, [frozenset(pair.gaps) for pair in pairs]), matters=matters,
+        complete_seeds(planned.start, [pair.seeds for pair in pairs]), matters=matters,
     )  # fmt: skip
 
 
@@ -175,26 +194,33 @@ def finding_rows(finding: Finding) -> list[tuple[str, str, str, str, str]]:
     rows = [
         (
             "", f"{pair.better} {sign} {pair.than} ({by})", _gap_text(finding, pair.mean, pair.std),
-            f"{pair.agreeing} of {len(pair.gaps)}", "",
+            f"{pair.agreeing} of {len(pair.gaps)}{_apart_text(pair)}", "",
         )
         for pair in finding.pairs
     ]  # fmt: skip
     says, verdict = finding.claim.says, verdict_text(finding)
     if len(rows) == 1:
         return [(says, *rows[0][1:4], verdict)]
-    mean = _gap_text(finding, fmean(pair.mean for pair in finding.pairs), None)
+    means = [pair.mean for pair in finding.pairs if pair.mean is not None]
+    mean = _gap_text(finding, fmean(means) if means else None, None)
     return [(says, f"on average ({by})", mean, "", verdict), *rows]
+
+
+def _apart_text(pair: PairGap) -> str:
+    return f" ({len(pair.apart)} of other processors)" if pair.apart else ""
 
 
 def verdict_text(finding: Finding) -> str:
     """The verdict, and how many seeds it rests on or waits for, where those are not all that there are."""
     if not finding.seeds:
         return f"{finding.verdict}: judged from {finding.first_look} seeds on"
-    fewer = finding.seeds < max(len(pair.gaps) for pair in finding.pairs)
+    fewer = finding.seeds < max(len(pair.seeds) for pair in finding.pairs)
     return f"{finding.verdict} by {finding.seeds} seeds" if fewer else finding.verdict.value
 
 
-def _gap_text(finding: Finding, mean: float, std: float | None) -> str:
+def _gap_text(finding: Finding, mean: float | None, std: float | None) -> str:
+    if mean is None:
+        return "–"
     scale, unit = finding.measure.scale, " points" if finding.measure.is_share else ""
     spread = None if std is None else scale * std
     return f"{mean_text(scale * mean, spread, sign=True)}{unit}"

@@ -65,6 +65,7 @@ class _RecordedEntry(TypedDict, total=False):
     initial: Name
     model: Name
     batched: bool
+    processors: list[Name]
     higher_is_better: dict[Name, bool]
     summary: dict[Name, float | Found | None]
     privacy: _PrivateEntry

@@ -107,6 +107,11 @@ class RunRecord(Presentation):
         return dict(self.meta.get("higher_is_better", {}))
 
     @property
+    def processors(self) -> tuple[str, ...]:
+        """The kinds of processor that made it, in order; empty where an earlier version recorded none."""
+        return tuple(self.meta.get("processors", ()))
+
+    @property
     def summary(self) -> Summary | None:
         """The run in numbers, if it has finished."""
         with reading(self.path / DATABASE):

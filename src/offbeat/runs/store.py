@@ -33,6 +33,7 @@ from offbeat.runs.database import open_database
 from offbeat.runs.files import sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import make_file
+from offbeat.runs.processor import processor_name
 from offbeat.runs.record import holds_run
 from offbeat.runs.schema import BEST, CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
 
@@ -113,12 +114,26 @@ class RunStore:
                 database = _connect(directory / DATABASE)
                 undo.callback(database.close)
                 store = cls(directory, database, held)
+                store._add_processor()
             except OSError as error:
                 raise UsageError(f"cannot write to {directory}: {error}") from None
             except sqlite3.Error as error:
                 raise database_error(directory / DATABASE, error, "write") from None
             undo.pop_all()
         return store
+
+    def _add_processor(self) -> None:
+        """Record that this machine's kind of processor goes on with the run, where it is another one.
+
+        What a run that does not record any has been made on stays unknown.
+        """
+        found = self._database.execute("SELECT value FROM meta WHERE key = 'processors'").fetchone()
+        try:
+            known = [] if found is None else json.loads(found[0])
+        except ValueError:  # whoever reads the run says so
+            return
+        if known and isinstance(known, list) and processor_name() not in known:
+            self.set_meta({"processors": [*known, processor_name()]})
 
     @property
     def _length(self) -> int:
@@ -381,7 +396,8 @@ def _make_database(
     for leftover in directory.glob("run.part*"):
         leftover.unlink()
     make_file(part)
-    values = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta}
+    begun = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None}
+    values = {**begun, "processors": [processor_name()], **meta}
     with closing(_connect(part)) as database:  # which at last moves the write-ahead log into the file
         database.executescript(
             "PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + SCHEMA + checksums.SCHEMA

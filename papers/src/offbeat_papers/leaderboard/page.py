@@ -15,14 +15,17 @@ from offbeat.report.palette import INK, MUTED
 from offbeat.report.units import byte_unit
 from offbeat.verdicts.average import LEAST_SEEDS
 from offbeat_papers import ItemRows, Results
-from offbeat_papers.leaderboard.ranks import Rank, blocks_of, rank
+from offbeat_papers.interval import Interval
+from offbeat_papers.leaderboard.ranks import Rank, blocks_of, improvement, rank
 from offbeat_papers.leaderboard.tune import PLANS, RESULTS, SEEDS, TRIALS, read_board, read_boards
 from offbeat_papers.measure import checkout
-from offbeat_papers.rows import Cost
+from offbeat_papers.provenance import uncommitted
+from offbeat_papers.rows import Cost, ResultRow
 from offbeat_papers.texts import Grid, markdown
 
 BY = {"time": "time to the target", "final": "final accuracy", "worst": "the worst client's accuracy"}
 NOT_RUN = "not run"
+BASE = "fedavg"
 FOLDER = "papers/src/offbeat_papers/leaderboard"
 
 
@@ -76,6 +79,8 @@ def render(boards: Mapping[str, ItemRows]) -> str:
         "![Mean ranks with intervals](images/leaderboard.png)",
         *(["### The best of them with other data", *_ranks(best)] if best else []),
         *(text for data in board["data"] for text in _data(board, data, boards.get(data))),
+        "## Add a method of your own",
+        *_own(board, boards),
         "## How to repeat and to go on",
         "\n".join(
             [
@@ -87,7 +92,8 @@ def render(boards: Mapping[str, ItemRows]) -> str:
             ]
         ),
         "Rows are in `papers/results/leaderboard-*.csv`, tuning included: "
-        f"{_hours(board['data']):.1f} processor hours; each command makes what is missing. A bad rank "
+        f"{_hours(board['data']):.1f} processor hours; each command makes what is missing. "
+        f"{_uncommitted(board['data'])} A bad rank "
         "says that an algorithm was slow here, with so much tuning, on small models and data: not that its "
         "paper is wrong.",
     ]
@@ -97,8 +103,16 @@ def render(boards: Mapping[str, ItemRows]) -> str:
 def _hours(names: Iterable[str]) -> float:
     """Processor hours of the rows there are, tuning included."""
     results = Results(RESULTS)
-    studies = [f"leaderboard/{name}{kind}" for name in names for kind in ("", "-tuning")]
+    studies = [study for name in names for study in _studies(name)]
     return sum(row.processor or 0.0 for study in studies for row in results.rows(study).values()) / 3600
+
+
+def _uncommitted(names: Iterable[str]) -> str:
+    """How many rows are of commits that cannot be checked out."""
+    results = Results(RESULTS)
+    rows = [row for name in names for study in _studies(name) for row in results.rows(study).values()]
+    number = uncommitted(row.commit for row in rows)
+    return f"Of {len(rows)} rows {number} are of commits that nobody can check out."
 
 
 def _world(world: Mapping[str, Any]) -> str:
@@ -136,12 +150,12 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
     titles = ", ".join(read_board()["data"][data]["title"] for data in boards)
     yield (
         f"Mean rank over {len(blocks)} of {planned} worlds with data sets ({titles}; runs of each: "
-        f"{', '.join(map(str, seeds))}), with the 95 % interval of the bootstrap over worlds "
-        "and seeds; 1 is best, ties share the "
-        "mean. "
+        f"{', '.join(map(str, seeds))}), with its 95 % interval by the t of "
+        "[the rule of claims](studies.md#the-questions): seeds vary, and worlds are fixed, so it speaks of "
+        "these worlds. 1 is best, ties share the mean. "
         + (
-            "In bold: not behind the first beyond the noise (the interval of the paired difference is not "
-            f"wholly above 0). {lead_text}"
+            "In bold: not behind the first (by the t of the paired difference, after Benjamini and Hochberg "
+            f"at 5 %). {lead_text}"
             if enough
             else f"With fewer than {LEAST_SEEDS} runs of each, nobody is said to lead."
         )
@@ -151,6 +165,82 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
         [each.label, *(_rank_text(places[by].get(each.label), enough) for by in BY)] for each in found["time"]
     ]
     yield markdown([["algorithm", *BY.values()], *rows])
+    yield (
+        "What fails and what it costs, in the same runs. *Faster*: the probability of improvement: that it "
+        f"is at the target before {BASE} in a world and seed, ties half, with its 95 % interval (none where "
+        "all seeds agree). Processor seconds are of several kinds of processor."
+    )
+    yield markdown(_costs(boards, [each.label for each in found["time"]]))
+
+
+def _costs(boards: Mapping[str, ItemRows], labels: Sequence[str]) -> Grid:
+    """By label: how probably it is faster than FedAvg, its failures, and what a run costs."""
+    ahead = improvement(labels, blocks_of(boards, labels, "time"), BASE)
+    lines = []
+    for label in labels:
+        runs = [row for rows in boards.values() for row in _rows_of(rows, label)]
+        times = [
+            cost for rows in boards.values() for world in rows.study.columns
+            for cost in rows.amounts((label, world), "time").values() if isinstance(cost, Cost)
+        ]  # fmt: skip
+        there = sum(cost.reached for cost in times)
+        seconds = [row.processor for row in runs if row.processor is not None]
+        lines.append([
+            label, _percent(ahead.get(label)), f"{there} of {len(times)}",
+            str(sum(row.diverged for row in runs)),
+            _bytes(mean(row.bytes_up + row.bytes_down for row in runs)),
+            f"{mean(seconds):.1f} s" if seconds else NOT_RUN,
+        ])  # fmt: skip
+    heads = ["algorithm", "faster", "target reached", "diverged", "bytes a run", "processor a run"]
+    return [heads, *lines]
+
+
+def _rows_of(rows: ItemRows, label: str) -> list[ResultRow]:
+    return [row for world in rows.study.columns for row in rows.runs.get((label, world), {}).values()]
+
+
+def _percent(found: Interval | None) -> str:
+    if found is None:
+        return "–"
+    interval = f" [{100 * found.low:.0f}, {100 * found.high:.0f}]" if found.low < found.high else ""
+    return f"{100 * found.mean:.0f} %{interval}"
+
+
+def _own(board: Mapping[str, Any], boards: Mapping[str, ItemRows]) -> Iterator[str]:
+    """How a method of one's own gets onto the page, and what is run of it."""
+    names, seeds = list(everywhere(boards)), board["recipe"]["seeds"]
+    best = max((plan.get("best", 0) for plan in board["data"].values()), default=0)
+    yield (
+        "1. [Add the algorithm](add-an-algorithm.md): a file, its test and its page.\n"
+        f"2. Give it a line in `{FOLDER}/plans/board.yaml` below `recipe.algorithms`, with the options of\n"
+        "   its paper and 20 local steps a task, and one below `options`: four more values of an option\n"
+        "   of its own.\n"
+        "3. Commit, as rows of a checkout with changes are marked; then run the commands below. They make\n"
+        "   its runs alone, as the others have their rows, and rank all.\n"
+        "4. Send the rows and the pages with the change."
+    )
+    runs = TRIALS * SEEDS + len(board["worlds"]) * seeds
+    yield (
+        f"What is run: for each data set {TRIALS} trials with {SEEDS} seeds each on the world *normal*, by "
+        f"which its learning rate and its option are chosen, then {seeds} seeds on each of "
+        f"{len(board['worlds'])} worlds. That is {runs} runs a data set, for {len(names)} data sets "
+        f"together {_minutes(names, runs):.0f} processor minutes by the mean of the rows there are; "
+        f"further data sets have only the best {best} and FedAvg."
+    )
+
+
+def _minutes(names: Sequence[str], runs: int) -> float:
+    """Processor minutes of so many runs with each of some data sets."""
+    results = Results(RESULTS)
+    means = [
+        [row.processor for study in _studies(name) for row in results.rows(study).values() if row.processor]
+        for name in names
+    ]
+    return sum(runs * mean(seconds) for seconds in means if seconds) / 60
+
+
+def _studies(data: str) -> list[str]:
+    return [f"leaderboard/{data}{kind}" for kind in ("", "-tuning")]
 
 
 def _rank_text(found: Rank | None, enough: bool) -> str:
@@ -185,7 +275,7 @@ def _lines(rows: ItemRows) -> Grid:
         times = [
             _time_text(list(rows.amounts((label, world), "time").values())) for world in rows.study.columns
         ]
-        found = [row for world in rows.study.columns for row in rows.runs.get((label, world), {}).values()]
+        found = _rows_of(rows, label)
         final, worst = (
             [value for row in found if (value := row.value(kind, rows.metric)) is not None]
             for kind in ("final", "worst")
