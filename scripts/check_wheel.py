@@ -3,9 +3,10 @@
     python scripts/check_wheel.py [--extra digits] [--keep FOLDER]
 
 The wheel of Offbeat is used first without that of the papers, and then with it. Needs nothing but Python; the
-builds are isolated. The environment has the versions of constraints.txt; an extra with an environment of its
-own takes only PyTorch's from there. The exit code is 1 where a command does not end as it should, where a
-wheel lacks a file of its package, or has one of the other.
+packages are built in an environment that has nothing but what they say a build requires. The environment in
+which they are used has the versions of constraints.txt; an extra with an environment of its own takes only
+PyTorch's from there. The exit code is 1 where a command does not end as it should, where a wheel lacks a file
+of its package, or has one of the other.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
@@ -41,18 +43,30 @@ def call(*command: str | Path, cwd: Path, code: int = 0) -> str:
     return done.stdout if code == 0 else done.stderr
 
 
-def environment(folder: Path) -> Path:
+def environment(folder: Path, *, with_pip: bool) -> Path:
     """A new virtual environment; returns its folder of programs."""
-    venv.create(folder, with_pip=True)
+    venv.create(folder, with_pip=with_pip)
     return folder / ("Scripts" if os.name == "nt" else "bin")
 
 
-def build(work: Path) -> dict[str, Path]:
+def install(programs: Path, into: Path, work: Path, *what: str | Path) -> None:
+    """Install distributions with one environment's pip into another; what is imported is compiled then."""
+    python = into / "python"
+    pip = (programs / "python", "-m", "pip", "--python", python, "--disable-pip-version-check")
+    call(*pip, "install", "--quiet", "--no-compile", *what, cwd=work)
+
+
+def build(programs: Path, work: Path) -> dict[str, Path]:
     """Build each sdist from the checkout and the wheel from the sdist; returns the wheels by package."""
-    programs = environment(work / "build")
-    call(programs / "python", "-m", "pip", "install", "--quiet", "build", cwd=work)
+    required = {
+        requirement
+        for folder in PACKAGES.values()
+        for requirement in tomllib.loads((folder / "pyproject.toml").read_text())["build-system"]["requires"]
+    }
+    install(programs, programs, work, "build", *sorted(required))
     for folder in PACKAGES.values():
-        call(programs / "python", "-m", "build", "--outdir", work / "dist", folder, cwd=work)
+        options = ("--no-isolation", "--outdir", work / "dist")
+        call(programs / "python", "-m", "build", *options, folder, cwd=work)
     return {path.name.partition("-")[0]: path for path in (work / "dist").glob("*.whl")}
 
 
@@ -78,11 +92,6 @@ def constraints(extra: str, work: Path) -> Path:
     path = work / "constraints.txt"
     path.write_text("\n".join(pins))
     return path
-
-
-def install(programs: Path, what: str, pins: Path) -> None:
-    """Install a distribution with its dependencies."""
-    call(programs / "python", "-m", "pip", "install", "--quiet", "-c", pins, what, cwd=pins.parent)
 
 
 def use(programs: Path, extra: str, empty: Path) -> None:
@@ -124,15 +133,18 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="offbeat-wheel-") as folder:
         work = Path(folder)
-        wheels = build(work)
+        builder = environment(work / "build", with_pip=True)
+        wheels = build(builder, work)
         if wrong := [text for package in PACKAGES for text in wrong_files(package, wheels[package])]:
             sys.exit("\n".join(wrong))
-        programs, pins, empty = environment(work / "fresh"), constraints(options.extra, work), work / "empty"
+        programs, pins = environment(work / "fresh", with_pip=False), constraints(options.extra, work)
+        empty = work / "empty"
         empty.mkdir()
-        install(programs, f"{wheels['offbeat']}[{','.join(sorted({'digits', options.extra}))}]", pins)
+        extras = ",".join(sorted({"digits", options.extra}))
+        install(builder, programs, work, "-c", pins, f"{wheels['offbeat']}[{extras}]")
         use(programs, options.extra, empty)
         print(call(programs / "offbeat", "reproduce", "--help", cwd=empty, code=2).strip())
-        install(programs, str(wheels["offbeat_papers"]), pins)
+        install(builder, programs, work, "-c", pins, wheels["offbeat_papers"])
         use_papers(programs, empty)
         if options.keep is not None:
             shutil.copytree(work / "dist", options.keep, dirs_exist_ok=True)

@@ -32,6 +32,7 @@ from io import BytesIO
 from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO, Any
+from unittest.mock import patch
 
 IMPORTED = (
     "torch", "torch.func", "torch.multiprocessing", "torch.overrides", "safetensors.torch",
@@ -161,7 +162,8 @@ def _serve(address: str) -> dict[str, Any]:
             import_module(name)
     gc.freeze()  # the forks' collections leave its pages shared
     forkserver.set_forkserver_preload(list(IMPORTED))
-    forkserver.ensure_running()
+    with patch("multiprocessing.util.spawnv_passfds", _fork_instead):
+        forkserver.ensure_running()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, _reap)
     listener = socket.socket(socket.AF_UNIX)
@@ -183,6 +185,24 @@ def _serve(address: str) -> dict[str, Any]:
                 return told
             _watch(child, link, files)
         link.close()
+
+
+def _fork_instead(_: object, words: list[str], descriptors: list[int]) -> int:
+    """Be multiprocessing's fork server in a fork, where all is imported, instead of in a new process.
+
+    The end of the pipe by which this process keeps it alive is this process's alone.
+    """
+    if (child := os.fork()) == 0:
+        try:
+            pipe = os.fstat(descriptors[-1]).st_ino
+            for number in [int(path.name) for path in Path("/proc/self/fd").iterdir()]:
+                with suppress(OSError):
+                    if number not in descriptors and os.fstat(number).st_ino == pipe:
+                        os.close(number)
+            exec(words[-1], {})
+        finally:
+            os._exit(0)
+    return child
 
 
 def _reap(*_: object) -> None:

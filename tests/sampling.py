@@ -1,5 +1,6 @@
 """How much a test tries: little in `make test`, everything in `make test-thorough`."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -17,6 +18,12 @@ def thorough(*cases: Any) -> list[Any]:
         pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.thorough)
         for case in cases
     ]
+
+
+def diagonal(*dimensions: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """As many cases of a grid as its longest dimension has values: each value of each dimension is in one."""
+    values = [list(dimension) for dimension in dimensions]
+    return [tuple(own[i % len(own)] for own in values) for i in range(max(map(len, values)))]
 
 
 def mostly_thorough(cases: Any, kept: Any) -> list[Any]:

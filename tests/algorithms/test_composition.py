@@ -1,5 +1,6 @@
 """Any schedule with any aggregator and any objective: it works, or is refused in one sentence."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from tests.options import example
+from tests.sampling import mostly_thorough
 
 CLIENTS = 4
 LAST: dict[str, Any] = {"kind": "fixed", "at": "last"}
@@ -127,18 +129,26 @@ def composed(schedule: Any) -> list[ob.Algorithm]:
     return found
 
 
-@EVERY_SCHEDULE
-def test_every_pair_of_parts_runs(schedule: Any, learner: ob.TorchLearner) -> None:
-    """With each schedule every aggregator and every objective that go with it, paired otherwise each time."""
-    candidates, shift = composed(schedule), SCHEDULES.index(schedule)
-    chosen = []
+THIRDS = list(product(range(len(SCHEDULES)), range(3)))
+
+
+@pytest.mark.parametrize(
+    ("number", "third"), mostly_thorough(THIRDS, [(number, number % 3) for number in range(len(SCHEDULES))])
+)
+def test_every_pair_of_parts_runs(number: int, third: int, learner: ob.TorchLearner) -> None:
+    """With each schedule every aggregator and every objective that go with it, paired otherwise each time.
+
+    One of three goes with a schedule, and other ones with the next.
+    """
+    candidates, chosen = composed(SCHEDULES[number]), []
     for i, aggregator in enumerate(AGGREGATORS):
         fitting = [a for a in candidates if a.aggregator is aggregator]
-        if fitting:
-            chosen.append(fitting[(i + shift) % len(fitting)])
-    for objective in OBJECTIVES:
-        if all(a.objective is not objective for a in chosen):
+        if fitting and i % 3 == third:
+            chosen.append(fitting[(i + number) % len(fitting)])
+    for i, objective in enumerate(OBJECTIVES):
+        if i % 3 == third and all(a.objective is not objective for a in chosen):
             chosen += [a for a in candidates if a.objective is objective][:1]
+    assert chosen
     for algorithm in chosen:
         play(algorithm, learner)
 

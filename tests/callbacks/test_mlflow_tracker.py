@@ -10,6 +10,7 @@ import pytest
 from offbeat.callbacks.mlflow_tracker import MLflowTracker
 from offbeat.core.errors import RunError
 from tests.callbacks.told import EVALUATIONS, MODEL, RECIPE, evaluation, live_run, tell, tell_all
+from tests.sampling import thorough
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own
@@ -95,7 +96,8 @@ def test_hyper_parameters_recipe_and_the_end_are_there(tmp_path: Path, database:
 
 
 @pytest.mark.parametrize(
-    ("error", "status"), [(RunError("the disk is full"), "FAILED"), (KeyboardInterrupt(), "KILLED")]
+    ("error", "status"),
+    [*thorough((RunError("the disk is full"), "FAILED")), (KeyboardInterrupt(), "KILLED")],
 )
 def test_a_run_that_fails_has_its_status(tmp_path: Path, database: str, error: BaseException, status: str):
     tracker = tracker_of(database, status)

@@ -311,7 +311,8 @@ def test_a_sweep_its_tables_and_runs_of_equal_labels(
     ]  # fmt: skip
 
 
-def test_runs_are_compared_by_any_metric(recipe: str, offbeat: Any) -> None:
+def test_runs_are_compared_by_any_metric(recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compare_module, "compare", one_by_one)
     options = ("-a", "fedbuff", "--seeds", 1, "--out", "one", "--metric", "loss", "--target", 2.2)
     limits = ("--set", "until.metric=loss", "--set", "until.reaches=2")
     found = offbeat("compare", recipe, *options, *limits)

@@ -30,7 +30,7 @@ from tests.options import options_of
 from tests.sampling import mostly_thorough
 
 SPEEDS = [1.0, 1.5, 2.0, 3.25, 7.0]
-SEED, TASKS = 11, 50
+SEED, TASKS = 11, 30
 # What the driver in this file cannot do: recall a client, tell the length of an update.
 OTHER: dict[str, dict[str, Any]] = {
     "port": {"urgent": False},

@@ -1,6 +1,7 @@
 """A version that is not finite, or an absurd step away, is never published: the run goes on without it."""
 
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
 from tests.options import EVERY_FEATURE
-from tests.sampling import mostly_thorough
+from tests.sampling import diagonal, mostly_thorough
 from tests.sim.sim_worlds import CALM, digits, make, outcome
 
 LAYOUT = ob.Layout.flat(2)
@@ -52,8 +53,13 @@ def spoilt(name: str, factor: float, at: tuple[int, ...] = (8,)) -> ob.Algorithm
     return replace(algorithm, aggregator=Spoils(algorithm.aggregator, factor, at))
 
 
-@pytest.mark.parametrize("factor", [float("nan"), 1e38, 1e9])
-@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, EVERY_FEATURE))
+FACTORS = (float("nan"), 1e38, 1e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "factor"),
+    mostly_thorough(product(ob.ALGORITHMS, FACTORS), diagonal(sorted(EVERY_FEATURE), FACTORS)),
+)
 def test_no_algorithm_publishes_it(name: str, factor: float, tmp_path: Path) -> None:
     at = (12,) if name == "fedfa" else (8,)  # whose first steps are zero
     until = ob.Until(tasks=60)

@@ -49,6 +49,25 @@ def names(number: int, kind: str | None = None) -> list[str]:
     return [name for name, entry in entries.items() if kind in (None, entry["kind"])]
 
 
+def sample(number: int, kind: str | None = None) -> list[str]:
+    """Entries of a format, of a kind if one is given, each of which shows what none before it does.
+
+    What that is: its kind, an algorithm, how a run has ended, what else is said of it, and the first word of
+    its name, or the first two of a run that was served.
+    """
+    seen: set[tuple[str, object]] = set()
+    chosen = []
+    for name in names(number, kind):
+        entry = contents(number)["entries"][name]
+        words = name.split("-")[: 1 + name.startswith("served")]
+        shown = {("words", " ".join(words)), ("kind", entry["kind"]), *(("said", key) for key in entry)}
+        shown |= {(key, run[key]) for run in entry["runs"].values() for key in ("algorithm", "status")}
+        if not shown <= seen:
+            chosen.append(name)
+            seen |= shown
+    return chosen
+
+
 # ---- archives ----
 
 

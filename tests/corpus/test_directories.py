@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from offbeat.runs.record import find_runs, read_run
-from tests.corpus.archive import contents, describe, file_digests, formats, names, rows_text, unpack
+from tests.corpus.archive import contents, describe, file_digests, formats, names, rows_text, sample, unpack
 from tests.corpus.command_line import offbeat, own_options
-from tests.sampling import thorough
+from tests.sampling import mostly_thorough, thorough
 
 REPORTED = (
     "fedavg", "fedavg-stopped", "fedasmu", "fedcompass-split-5", "wireless", "noise", "secure-masked",
@@ -17,10 +17,11 @@ REPORTED = (
 )  # fmt: skip
 SQLITE = ("run.db-wal", "run.db-shm")  # SQLite's own, which a reader may make or take away
 ENTRIES = [(number, name) for number in formats() for name in names(number)]
+SAMPLE = [(number, name) for number in formats() for name in sample(number)]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize(("number", "name"), ENTRIES)
+@pytest.mark.parametrize(("number", "name"), mostly_thorough(ENTRIES, SAMPLE))
 def test_a_directory_is_read_replayed_and_verified(number: int, name: str, tmp_path: Path) -> None:
     """The journal's rows are those that were recorded, and to read them changes no file."""
     entry = contents(number)["entries"][name]

@@ -23,6 +23,7 @@ from tests.corpus.archive import (
     formats,
     names,
     same_processor,
+    sample,
     skip_without_its_initial_model,
     unpack,
 )
@@ -30,10 +31,16 @@ from tests.corpus.command_line import ALLOWED, offbeat, own_options
 from tests.corpus.from_python import FROM_PYTHON
 from tests.ended import ended_files
 from tests.forks import OFFBEAT, Fork
+from tests.sampling import mostly_thorough
 
 RUN = "run"
-STOPPED = [(number, name) for number in formats() for name in names(number, "stopped")]
-FINISHED = [(number, name) for number in formats() for name in names(number, "simulated")]
+STOPPED, FINISHED = (
+    mostly_thorough(
+        [(number, name) for number in formats() for name in names(number, kind)],
+        [(number, name) for number in formats() for name in sample(number, kind)],
+    )
+    for kind in ("stopped", "simulated")
+)
 pytestmark = pytest.mark.usefixtures("one_thread")
 DECISIONS = ("seq", "kind", "name", "client", "task", "base", "version", "staleness", "steps")
 

@@ -1,5 +1,6 @@
 """One absurd update does not end a simulated run, and the guard changes nothing in an honest one."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,19 @@ def refused(run: ob.Run) -> list[dict[str, object]]:
     return [e for e in run.entries("lost") if str(e["reason"]).startswith("rejected: the norm of its")]
 
 
+@cache
+def honest_run(name: str, until: ob.Until) -> ob.Run:
+    """The run without an attacker, which several tests compare with."""
+    return ob.simulate(make(name), CALM, learner(), until=until, evaluate=ob.Every(versions=1000))
+
+
 @pytest.mark.parametrize("times", [100.0, 1e30, float("nan"), *thorough(1e3, 1e6)])
 @pytest.mark.parametrize(
     "name", ["fedbuff", *thorough("fedasync", "fedavg", "fedcompass", "fedfa", "scaffold")]
 )
 def test_one_absurd_client_is_refused_and_the_others_learn(name: str, times: float) -> None:
     until = ob.Until(tasks=150)
-    honest = ob.simulate(make(name), CALM, learner(), until=until, evaluate=ob.Every(versions=1000))
+    honest = honest_run(name, until)
     run = ob.simulate(make(name), CALM, learner(times), until=until, evaluate=ob.Every(versions=1000))
     assert {entry["client"] for entry in refused(run)} == {ATTACKER}
     assert not refused(honest)
@@ -127,11 +134,20 @@ def test_poison_before_the_others_have_delivered_is_withdrawn(name: str) -> None
     assert run.summary.accuracy > 0.6
 
 
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> tuple[ob.Run, Path]:
+    """A poisoned run that nobody interrupts, and its directory."""
+    place = tmp_path_factory.mktemp("poisoned") / "whole"
+    run = ob.simulate(make("fedasync"), FAST_ATTACKER, poisoning(), until=ob.Until(tasks=80), out=place)
+    return run, place
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_poisoned_run_is_resumed_and_replayed(moment: str, tmp_path: Path) -> None:
-    until = ob.Until(tasks=80)
-    whole = ob.simulate(make("fedasync"), FAST_ATTACKER, poisoning(), until=until, out=tmp_path / "whole")
-    rows = list(ob.read_run(tmp_path / "whole").rows())
+def test_a_poisoned_run_is_resumed_and_replayed(
+    moment: str, poisoned: tuple[ob.Run, Path], tmp_path: Path
+) -> None:
+    until, (whole, place) = ob.Until(tasks=80), poisoned
+    rows = list(ob.read_run(place).rows())
     (back,) = [row.seq for row in rows if row.name == "rolled_back"]
     trained = [row.task for row in rows if row.name == "arrived" and row.client != ATTACKER]
     ended = [row.task for row in rows if row.name == "arrived" and row.seq < back]
@@ -148,7 +164,7 @@ def test_a_poisoned_run_is_resumed_and_replayed(moment: str, tmp_path: Path) -> 
         )
     again = ob.resume(tmp_path / "part", make("fedasync"), FAST_ATTACKER, poisoning(), until=until)
     assert outcome(again) == outcome(whole)
-    assert replay(ob.read_run(tmp_path / "whole"), make("fedasync")).difference is None
+    assert replay(ob.read_run(place), make("fedasync")).difference is None
 
 
 def test_the_guard_changes_nothing_in_an_honest_run() -> None:

@@ -24,7 +24,7 @@ from offbeat.net.server.service import Service
 from tests.system.federation import FailedError, Federation, algorithms, simulate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SEEDS, PART = 200, 25
+SEEDS, PART = 60, 20
 THOROUGH, LARGE_PART = 10_000, 500
 
 
