@@ -8,7 +8,7 @@ VERSION = 2
 PATH = f"/offbeat.v{VERSION}.Federation/Connect"
 """The one method of the service."""
 ADMITTED = (("offbeat-protocol", f"{VERSION}"),)
-"""The initial metadata of a server that has accepted a site's credential."""
+"""The initial metadata of a server that has accepted a site's credential, beside its version of Offbeat."""
 ChannelOptions = list[tuple[str, int]]
 
 STATUS = {
@@ -20,6 +20,7 @@ STATUS = {
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "site": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "logins": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "version": grpc.StatusCode.FAILED_PRECONDITION,
     "ours": grpc.StatusCode.INTERNAL,
 }
 """The status for each kind of end; every other kind is a protocol error. "" is no failure."""
