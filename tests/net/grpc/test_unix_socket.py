@@ -112,6 +112,19 @@ def test_failed_logins_count_for_the_address_that_the_proxy_tells_last(tmp_path:
     asyncio.run(story())
 
 
+def test_a_message_follows_the_metadata_at_once(tmp_path: Path):
+    """A proxy that keeps metadata back until a message follows would else wait for the site, which waits."""
+
+    async def story() -> None:
+        path, heard = f"unix:{tmp_path / 'heart.sock'}", Heard()
+        listener = await listening(path, ServerCredentials(), heard)
+        async with raw(path, [("offbeat-site", "north")]) as call:
+            assert isinstance(await call.read(), bytes)
+        await listener.close()
+
+    asyncio.run(story())
+
+
 def test_a_wrong_token_is_refused_on_a_socket_too(tmp_path: Path):
     path, tokens = f"unix:{tmp_path / 'heart.sock'}", tmp_path / "tokens.json"
     enrol(tokens, "north")

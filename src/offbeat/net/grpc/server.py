@@ -30,7 +30,7 @@ from offbeat.net.grpc.door import Door, peer_of
 from offbeat.net.grpc.health import Health
 from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
 from offbeat.net.grpc.stream import Context, GrpcStream
-from offbeat.net.messages import FromServer, FromSite, Register, Rejected, shorten
+from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
 from offbeat.net.versions import METADATA, VERSION_KEY, refusal
@@ -180,6 +180,8 @@ class GrpcListener:
         )
         try:
             await context.send_initial_metadata((*ADMITTED, *METADATA))
+            if self._on_socket:
+                await _send_at_once(stream)
             if isinstance(first := await connection.registered(), Register):
                 self._check_samples(connection, first.samples)
             if connection.ending is None:
@@ -260,6 +262,14 @@ async def _refuse_version(_requests: Any, context: Context) -> None:
 async def _broken(error: Exception | None) -> ChannelClosedError:
     lost = "the peer has closed the connection" if error is None else f"the connection is lost: {error}"
     return ChannelClosedError(lost)
+
+
+async def _send_at_once(stream: GrpcStream) -> None:
+    """Send a message after the initial metadata: nginx keeps metadata back that no message follows."""
+    first = MessageWriter()
+    first.put(Heartbeat())
+    with suppress(ChannelClosedError):
+        await stream.write(first.frame())
 
 
 async def _reject(stream: GrpcStream, ending: CloseReason, seconds: float) -> None:
