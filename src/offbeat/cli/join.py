@@ -165,7 +165,7 @@ def join(
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
     dataset = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
-    own_policy = _make_policy(policy, given.get("policy"))
+    own_policy = make_policy(policy, given.get("policy"))
     examples = None
     if "examples" in given:
         examples = validated(ExamplesPrivacy, given["examples"], "--set examples")
@@ -204,7 +204,7 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
     return reasons[0]
 
 
-def _make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
+def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
     """The policy of the file of `--policy` with what `--set` gives. None means that neither is given."""
     from offbeat.core.validation import validated
     from offbeat.documents import parse_yaml, read_text

@@ -1,7 +1,6 @@
 """The site's end of the gRPC transport."""
 
 import asyncio
-from collections.abc import Iterable
 from contextlib import AsyncExitStack
 
 import grpc
@@ -33,6 +32,27 @@ async def connect(
     authentic, `UsageError` for an address or file that cannot be used.
     """
     tune_malloc()
+    call, channel, _ = await _admitted(address, credentials, limits, proxy)
+    return GrpcClientChannel(call, channel, credentials.name or "", limits)
+
+
+async def greeting(
+    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
+) -> dict[str, str]:
+    """The metadata with which the server accepts the site's credential; the site does not take part.
+
+    Raises as `connect` does.
+    """
+    call, channel, told = await _admitted(address, credentials, limits, proxy)
+    call.cancel()
+    await channel.close()
+    return told
+
+
+async def _admitted(
+    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None
+) -> tuple[Call, aio.Channel, dict[str, str]]:
+    """A call that the server has accepted, its channel, and the server's metadata."""
     channel = make_channel(address, credentials, limits, proxy)
     call: Call = channel.stream_stream(PATH)(metadata=(*credentials.metadata(), *METADATA))
     async with AsyncExitStack() as on_failure:
@@ -46,11 +66,12 @@ async def connect(
             raise await _broken(call) from None
         if not set(ADMITTED) <= set(metadata):
             raise await _broken(call)
-        theirs = _version(metadata)
+        told = {key: value for key, value in metadata if isinstance(value, str)}
+        theirs = told.get(VERSION_KEY)
         if theirs is not None and (why := refusal(theirs, __version__)) is not None:
             raise ChannelRefusedError(why)
         on_failure.pop_all()
-    return GrpcClientChannel(call, channel, credentials.name or "", limits)
+    return call, channel, told
 
 
 class GrpcClientChannel:
@@ -104,11 +125,6 @@ def make_channel(
         certificate_chain=certificate,
     )
     return aio.secure_channel(address, tls, options=options)
-
-
-def _version(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """The server's version; None if it does not tell it."""
-    return next((str(value) for key, value in metadata if key == VERSION_KEY), None)
 
 
 async def _broken(call: Call) -> ChannelClosedError:

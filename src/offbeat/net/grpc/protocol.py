@@ -9,6 +9,8 @@ PATH = f"/offbeat.v{VERSION}.Federation/Connect"
 """The one method of the service."""
 ADMITTED = (("offbeat-protocol", f"{VERSION}"),)
 """The initial metadata of a server that has accepted a site's credential, beside its version of Offbeat."""
+TIME_KEY = "offbeat-time"
+"""The key of the server's time in this metadata: seconds since 1970, for a site that compares clocks."""
 ChannelOptions = list[tuple[str, int]]
 
 STATUS = {

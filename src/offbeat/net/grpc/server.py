@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
+from time import time
 from typing import Any
 
 import grpc
@@ -28,7 +29,16 @@ from offbeat.net.auth.tokens import SampleRange
 from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.grpc.door import Door, peer_of
 from offbeat.net.grpc.health import Health
-from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
+from offbeat.net.grpc.protocol import (
+    ADMITTED,
+    FINAL,
+    PATH,
+    STATUS,
+    TIME_KEY,
+    VERSION,
+    ChannelOptions,
+    channel_options,
+)
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
@@ -179,7 +189,7 @@ class GrpcListener:
             verified.site, stream, reader, self._limits, self._budget, verified.valid
         )
         try:
-            await context.send_initial_metadata((*ADMITTED, *METADATA))
+            await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}")))
             if self._on_socket:
                 await _send_at_once(stream)
             if isinstance(first := await connection.registered(), Register):
