@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli import (
+    check,
     compare,
     export,
     helper,
@@ -78,7 +79,7 @@ def _main(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
-    helper.helper,
+    helper.helper, check.check,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,
 )  # fmt: skip

@@ -49,5 +49,10 @@ def dashboard_of(
         sites = tuple(replace(site, allowed=listener.samples(site.name)) for site in current.sites)
         return replace(current, rejected=dict(counts), sites=sites)
 
+    def unready() -> str:
+        if service is None or isinstance(service, FinishedService):
+            return "ended"
+        return service.unready
+
     place = MonitorAddress(*split(address), token, tls, unencrypted)
-    return dashboard(Watched(snapshot, state), place, refusals)
+    return dashboard(Watched(snapshot, state, unready), place, refusals)

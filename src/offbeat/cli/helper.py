@@ -14,6 +14,7 @@ from offbeat.cli.options import (
     InsecurePlaintext,
     Log,
     LogLevel,
+    ProxyOption,
     ServerCA,
     TokenFile,
     seconds_or_never,
@@ -25,13 +26,15 @@ from offbeat.net.monitor.logs import setup_logs
 
 SECTIONS = {
     "Run": ("address", "name", "state", "give_up_after"),
-    "TLS and access": ("token_file", "ca", "cert", "key", "insecure_plaintext"),
+    "TLS and access": ("token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
     "Logging": ("log", "log_level"),
 }
 
 
 def helper(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="the server")],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH")
+    ],
     name: Annotated[str, typer.Option(help="the helper's name, as the run's recipe has it")],
     state: Annotated[
         Path,
@@ -41,6 +44,7 @@ def helper(
     ca: ServerCA = None,
     cert: Certificate = None,
     key: CertificateKey = None,
+    proxy: ProxyOption = None,
     insecure_plaintext: InsecurePlaintext = False,
     give_up_after: GiveUpAfter = GIVE_UP_AFTER,
     log: Log = "auto",
@@ -49,8 +53,7 @@ def helper(
     """Help a run with secure aggregation: hold seeds of masks, and give sums of masks."""
     with requires_extra("net"):
         from offbeat.net.auth.credentials import SiteCredentials
-        from offbeat.net.grpc.client import connect
-        from offbeat.net.wire.limits import Limits
+        from offbeat.net.client.connector import connector
     with requires_extra("secure", "secure aggregation: "):
         from offbeat.net.secure.helping import help_run
 
@@ -58,10 +61,9 @@ def helper(
     give_up = seconds_or_never(give_up_after)
     token = None if token_file is None else read_token(token_file)
     credentials = SiteCredentials(name, token, ca, cert, key, insecure_plaintext)
-    limits = Limits()
     reason = asyncio.run(
         help_run(
-            lambda: connect(address, credentials, limits), name, state,
+            connector(address, credentials=credentials, proxy=proxy), name, state,
             give_up_after=give_up,
         )
     )  # fmt: skip

@@ -18,6 +18,7 @@ from offbeat.cli.options import (
     InsecurePlaintext,
     Log,
     LogLevel,
+    ProxyOption,
     ServerCA,
     TokenFile,
     file_option,
@@ -48,7 +49,7 @@ SECTIONS = {
     "Privacy": (
         "policy", "accept", "helper", "helper_state", "helper_token_file", "policy.*", "examples.*",
     ),
-    "TLS and access": ("token_file", "ca", "cert", "key", "insecure_plaintext"),
+    "TLS and access": ("token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
     "Logging": ("log", "log_level"),
 }  # fmt: skip
 REMOVED = {
@@ -61,7 +62,9 @@ REMOVED = {
 
 
 def join(
-    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="the server")],
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH")
+    ],
     data: Annotated[
         str | None,
         typer.Option(
@@ -88,6 +91,7 @@ def join(
     ca: ServerCA = None,
     cert: Certificate = None,
     key: CertificateKey = None,
+    proxy: ProxyOption = None,
     insecure_plaintext: InsecurePlaintext = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps")] = "cpu",
     give_up_after: GiveUpAfter = GIVE_UP_AFTER,
@@ -132,10 +136,9 @@ def join(
     """Take part in a run as a site, with data that stay here."""
     with requires_extra("net"):
         from offbeat.net.auth.credentials import SiteCredentials
+        from offbeat.net.client.connector import connector
         from offbeat.net.client.join import join as join_run
         from offbeat.net.client.options import SiteOptions
-        from offbeat.net.grpc.client import connect
-        from offbeat.net.wire.limits import Limits
     from offbeat.core.validation import validated
     from offbeat.data.site import site_data
     from offbeat.local.device import check_device
@@ -162,15 +165,14 @@ def join(
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
     dataset = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
-    own_policy = _make_policy(policy, given.get("policy"))
+    own_policy = make_policy(policy, given.get("policy"))
     examples = None
     if "examples" in given:
         examples = validated(ExamplesPrivacy, given["examples"], "--set examples")
     if examples is not None and state is None:
         raise UsageError("--set examples needs --state: what is spent must outlive the process")
-    limits = Limits()
     taking_part = join_run(
-        lambda: connect(address, credentials, limits), dataset,
+        connector(address, credentials=credentials, proxy=proxy), dataset,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
         validation=validation, state=state, device=device, threads=site_options.threads,
         give_up_after=give_up,
@@ -187,7 +189,10 @@ def join(
         own_helper = SiteCredentials(helper, token, ca, cert, key, insecure_plaintext)
         assert helper_state is not None
         helping = help_run(
-            lambda: connect(address, own_helper, limits), helper, helper_state, give_up_after=give_up
+            connector(address, credentials=own_helper, proxy=proxy),
+            helper,
+            helper_state,
+            give_up_after=give_up,
         )
         reason = asyncio.run(_both(taking_part, helping))
     out.print(f"the run has ended: {reason}", markup=False)
@@ -199,7 +204,7 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
     return reasons[0]
 
 
-def _make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
+def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
     """The policy of the file of `--policy` with what `--set` gives. None means that neither is given."""
     from offbeat.core.validation import validated
     from offbeat.documents import parse_yaml, read_text

@@ -52,6 +52,12 @@ Certificate = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help
 CertificateKey = Annotated[
     Path | None, typer.Option("--key", metavar="FILE", help="the key of its certificate (PEM)")
 ]
+ProxyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--proxy", metavar="URL", help="HTTP proxy to the server, http://USER@HOST:PORT; env: https_proxy"
+    ),
+]
 GiveUpAfter = Annotated[float, typer.Option(help="seconds without a server before it gives up; inf: never")]
 Log = Annotated[Style, typer.Option(help="auto, text or json")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error")]

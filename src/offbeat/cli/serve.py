@@ -75,7 +75,9 @@ REMOVED = {
 def serve(
     recipe: options.RecipeName,
     state: options.StateDirectory,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="where sites connect")] = ADDRESS,
+    listen: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="where sites connect: HOST:PORT, [IPV6]:PORT or unix:PATH")
+    ] = ADDRESS,
     sites: Annotated[
         int | None, typer.Option(min=1, help="sites to wait for; without it: the recipe's clients")
     ] = None,
@@ -120,6 +122,7 @@ def serve(
     """
     with requires_extra("net"):
         from offbeat.net import descriptors
+        from offbeat.net.address import split
         from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
@@ -155,8 +158,9 @@ def serve(
         )
     with suppress(OSError):  # of one that died: its process number may be somebody else's now
         (state / SERVER).unlink()
-    for option, address in (("--listen", listen), ("--dashboard", dashboard)):
-        _check_free(option, address, grpc_server.check_free)
+    _check_free("--listen", listen, grpc_server.check_free)
+    _check_free("--dashboard", dashboard, split)  # which is no Unix socket
+    _check_free("--dashboard", dashboard, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm, allowed)
     learner = make_server_learner(loaded, test, allowed)
     if loaded.metric is not None and loaded.evaluate.at_server and learner.data.test is not None:
@@ -191,7 +195,7 @@ def serve(
     out.print(ending, markup=False)
 
 
-def _check_free(option: str, address: str | None, check: Callable[[str], None]) -> None:
+def _check_free(option: str, address: str | None, check: Callable[[str], object]) -> None:
     """Check, before anything is written, that the server can listen on the address of an option."""
     if address is not None:
         try:
@@ -210,11 +214,11 @@ def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any
 
 def _announce(state: Path, listen: str, port: int, page: str | None, sites: int) -> None:
     """Print the server's address, and write it to the file that `offbeat stop` reads."""
-    host = listen.rpartition(":")[0]
-    document = {"pid": os.getpid(), "address": f"{host}:{port}", "dashboard": page}
+    address = f"{listen.rpartition(':')[0]}:{port}" if port else listen  # a Unix socket has no port
+    document = {"pid": os.getpid(), "address": address, "dashboard": page}
     make_file(state / SERVER)
     (state / SERVER).write_text(json.dumps(document), encoding="utf-8")
-    out.print(f"listening on {host}:{port}; the run begins when {sites} sites are there", markup=False)
+    out.print(f"listening on {address}; the run begins when {sites} sites are there", markup=False)
     if page is not None:
         out.print(f"live page: {page}", markup=False)
 

@@ -1,4 +1,4 @@
-"""Addresses HOST:PORT, whether one is this machine's own, and names of sites."""
+"""Addresses HOST:PORT and unix:PATH, whether one is this machine's own, and names of sites."""
 
 import re
 from contextlib import suppress
@@ -8,6 +8,38 @@ from offbeat.core.errors import UsageError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 """Allowed names of sites."""
+
+
+UNIX = "unix:"
+"""What the address of a Unix socket begins with."""
+_LONGEST_PATH = 103
+"""Bytes of a Unix socket's path: macOS takes 103, Linux 107."""
+
+
+def socket_path(address: str) -> str | None:
+    """The path of "unix:PATH"; None for an address of another kind.
+
+    Raises:
+        UsageError: The path is empty, or longer than a socket's can be.
+    """
+    if not address.startswith(UNIX):
+        return None
+    path = address.removeprefix(UNIX)
+    if not path or "\0" in path or len(path.encode()) > _LONGEST_PATH:
+        raise UsageError(
+            f"address {address!r}: it must be unix:PATH with a path of 1 to {_LONGEST_PATH} bytes, such as "
+            "unix:/run/offbeat/heart.sock"
+        )
+    return path
+
+
+def is_local(address: str) -> bool:
+    """Whether only this machine can be at the other end of "HOST:PORT" or "unix:PATH".
+
+    Raises:
+        UsageError: The address is neither.
+    """
+    return socket_path(address) is not None or is_loopback(split(address)[0])
 
 
 def split(address: str) -> tuple[str, int]:

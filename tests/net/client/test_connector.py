@@ -17,7 +17,7 @@ async def nowhere() -> Any:
 
 def test_a_function_connects_by_itself() -> None:
     assert connector(nowhere) is nowhere
-    for given in ({"name": "north"}, {"credentials": SiteCredentials(name="north")}):
+    for given in ({"name": "north"}, {"credentials": SiteCredentials(name="north")}, {"proxy": "env"}):
         with pytest.raises(ob.UsageError, match="name and credentials are for an address"):
             connector(nowhere, **given)  # type: ignore[arg-type]
 
@@ -25,7 +25,7 @@ def test_a_function_connects_by_itself() -> None:
 def test_an_address_is_shown_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str | None]] = []
 
-    async def connect(address: str, credentials: SiteCredentials, _: Any) -> None:
+    async def connect(address: str, credentials: SiteCredentials, _: Any, proxy: Any) -> None:
         seen.append((address, credentials.name))
 
     monkeypatch.setattr(module, "connect", connect)

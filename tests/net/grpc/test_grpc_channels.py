@@ -34,6 +34,7 @@ from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.serialization import serialize
 from offbeat.net.wire.writer import frames
+from offbeat.version import __version__
 from tests.net.support import LIMITS, raw, server, site, status, until, write
 from tests.sampling import thorough
 
@@ -251,7 +252,8 @@ def test_a_site_with_another_version_of_the_protocol_is_told_so(method: str, mon
             code, details = await status(call)
             assert code == "UNIMPLEMENTED"
             assert details == (
-                "this server speaks version 2 of the protocol: install the same version of Offbeat"
+                f"this server has Offbeat {__version__}, which speaks version 2 of the protocol: install the "
+                "same version of Offbeat"
             )
             assert at.heard.links == []
 
@@ -262,8 +264,55 @@ def test_a_server_with_another_version_of_the_protocol_is_named(monkeypatch: pyt
     async def story() -> None:
         monkeypatch.setattr("offbeat.net.grpc.client.PATH", "/offbeat.v3.Federation/Connect")
         async with server() as at:
-            with pytest.raises(ChannelRefusedError, match="does not speak version 2 of the protocol"):
+            with pytest.raises(
+                ChannelRefusedError,
+                match=f"Offbeat {__version__}, which speaks version 2 of the protocol .*has Offbeat",
+            ):
                 await connect(at.address, SiteCredentials(name="a"), LIMITS)
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("at_site", [False, True])
+def test_a_pair_of_versions_that_cannot_work_is_told_both(at_site: bool, monkeypatch: pytest.MonkeyPatch):
+    """The server refuses the site; the site refuses a server that does not know the rule yet."""
+    monkeypatch.setattr("offbeat.net.grpc.server.__version__", "0.5.0")
+    told = (("offbeat-version", "0.2.1"),)
+    if at_site:
+        monkeypatch.setattr("offbeat.net.grpc.server.refusal", lambda *_: None)
+        monkeypatch.setattr("offbeat.net.grpc.server.METADATA", (("offbeat-version", "0.5.0"),))
+    monkeypatch.setattr("offbeat.net.grpc.client.METADATA", told)
+    monkeypatch.setattr("offbeat.net.grpc.client.__version__", "0.2.1")
+
+    async def story() -> None:
+        async with server() as at:
+            with pytest.raises(ChannelRefusedError, match=r"has Offbeat 0\.5\.0.*site has 0\.2\.1: upgrade"):
+                await connect(at.address, SiteCredentials(name="a"), LIMITS)
+            assert at.heard.links == []
+            assert at.listener.rejected == ({} if at_site else {"version": 1})
+
+    asyncio.run(story())
+
+
+def test_a_site_that_tells_no_version_is_served(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("offbeat.net.grpc.client.METADATA", ())
+
+    async def story() -> None:
+        async with server() as at, site(at.address, "a"):
+            await until(lambda: at.heard.links == ["a"])
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("host", ["[::1]", "[::]"])
+def test_a_server_listens_on_ipv6(host: str):
+    async def story() -> None:
+        anybody = ServerCredentials(insecure_plaintext=True, insecure_any_name=True)
+        async with server(anybody, host=host) as at, site(f"[::1]:{at.listener.port}", "a"):
+            await until(lambda: at.heard.links == ["a"])
+            if host == "[::]":  # and on IPv4
+                async with site(f"127.0.0.1:{at.listener.port}", "b"):
+                    await until(lambda: at.heard.links == ["a", "b"])
 
     asyncio.run(story())
 

@@ -116,6 +116,31 @@ def test_the_page_and_prometheus_are_there_with_their_headers(played: Played) ->
     visit(played, go)
 
 
+def test_probes_need_no_token_and_hear_no_data(played: Played, tmp_path: Path) -> None:
+    unready = ""
+
+    async def go() -> None:
+        nonlocal unready
+        token = tmp_path / "token"
+        make_token(token, DASHBOARD)
+        watched = Watched(lambda: pytest.fail("no data"), tmp_path / "missing", lambda: unready)
+        async with (
+            dashboard(watched, MonitorAddress(token=Tokens(token))) as url,
+            aiohttp.ClientSession(headers={"Host": "server.example"}) as session,
+        ):
+            for unready, status in (("", 200), ("stopping", 503)):
+                async with session.get(url + "healthz") as answer:
+                    assert (answer.status, await answer.text()) == (200, "ok\n")
+                async with session.get(url + "readyz") as answer:
+                    assert (answer.status, await answer.text()) == (status, f"{unready or 'ready'}\n")
+            async with session.get(url + "healthz", data=b"body") as answer:
+                assert answer.status == 413
+            async with session.get(url + "metrics") as answer:
+                assert answer.status == 401
+
+    asyncio.run(go())
+
+
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
 def test_it_can_only_be_read(played: Played, method: str) -> None:
     async def go(session: aiohttp.ClientSession, url: str) -> None:

@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
-from offbeat.net.address import check_name, is_loopback, is_name, split
+from offbeat.net.address import check_name, is_local, is_name
 from offbeat.net.auth.certificates import is_same, names_in
 from offbeat.net.auth.revocation import RevocationList, serial
 from offbeat.net.auth.tokens import SampleRange, Tokens, check_token
 from offbeat.net.transport import ProtocolError
 
 SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
+FORWARDED_KEY = "x-forwarded-for"
+"""The metadata key in which a proxy that ends TLS tells the address of a site."""
 CERTIFICATE_KEY = "x509_pem_cert"  # gRPC's word for the certificate that a peer has shown
 _MOST_TOKEN = 256
 PeerIdentity = Mapping[str, list[bytes]]
@@ -55,7 +57,7 @@ class ServerCredentials:
 
     def check(self, address: str) -> None:
         """Check that a server may listen at this address. Raises `UsageError`."""
-        if is_loopback(split(address)[0]):
+        if is_local(address):
             return
         if self.certificate is None and not self.insecure_plaintext:
             raise UsageError(
@@ -100,7 +102,7 @@ class SiteCredentials:
         """Whether the connection to this address is TLS."""
         if self.insecure_plaintext:
             return False
-        return not is_loopback(split(address)[0]) or self.ca is not None or self.certificate is not None
+        return not is_local(address) or self.ca is not None or self.certificate is not None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of a call: the site's name and token."""
@@ -136,12 +138,18 @@ class Authenticator:
     def __init__(self, credentials: ServerCredentials) -> None:
         self._certificates, self._own = credentials.client_ca is not None, credentials.certificate
         self._tokens = None if credentials.tokens is None else Tokens(credentials.tokens)
+        self._any_name = credentials.insecure_any_name
         self._revoked: RevocationList | None = None
         if credentials.revoked is not None and credentials.client_ca is not None:
             self._revoked = RevocationList(credentials.revoked, credentials.client_ca)
 
     def admit(self, metadata: Mapping[str, str], identity: PeerIdentity) -> VerifiedIdentity:
         """The site of a call with this metadata and certificate. Raises `ProtocolError`."""
+        if FORWARDED_KEY in metadata and not (self._certificates or self._tokens or self._any_name):
+            raise _refusal(
+                "a proxy passes this site on, and this server asks sites of its own machine for no proof: "
+                "its operator must give --tokens, or --insecure-any-name"
+            )
         token = "" if self._tokens is None else _bearer(metadata)
         names = {metadata[SITE_KEY]} if SITE_KEY in metadata else set[str]()
         if self._certificates:

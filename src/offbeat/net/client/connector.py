@@ -1,38 +1,96 @@
 """How a site reaches its server: an address and the site's credentials, or a way of its own."""
 
-from offbeat.core.errors import UsageError
+import asyncio
+
+from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.client.reconnecting import Connect
 from offbeat.net.grpc.client import connect
-from offbeat.net.transport import ClientChannel
+from offbeat.net.probe import UnreachableError, probe
+from offbeat.net.proxy import Proxy, proxy_for
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from offbeat.net.wire.limits import Limits
+
+_MOST_PROBES = 8
+"""Failures that are told apart, and probed, between two connections."""
 
 
 def connector(
-    server: str | Connect, name: str | None = None, credentials: SiteCredentials | None = None
+    server: str | Connect,
+    name: str | None = None,
+    credentials: SiteCredentials | None = None,
+    proxy: str | None = None,
 ) -> Connect:
     """What opens connections to a server.
 
     Args:
-        server: "HOST:PORT", or a function that opens a connection, which is returned.
+        server: "HOST:PORT" or "unix:PATH", or a function that opens a connection, which is returned.
         name: The site's name, where no credential says it.
         credentials: The site's credentials, which then have its name. None means none but the name.
+        proxy: URL of the HTTP proxy on the way, "http://USER:PASSWORD@HOST:PORT", or "env" for that of the
+            environment. None means none.
 
     Raises:
-        UsageError: Name or credentials are given with a function, which has them itself, or both are given
-            and name two sites.
+        UsageError: Name, credentials or proxy are given with a function, which has them itself, or name and
+            credentials are given and name two sites, or the proxy is none.
     """
     if not isinstance(server, str):
-        if name is not None or credentials is not None:
+        if name is not None or credentials is not None or proxy is not None:
             raise UsageError(
-                "name and credentials are for an address: leave them out with a function that connects"
+                "name and credentials are for an address, as is a proxy: leave them out with a function that "
+                "connects"
             )
         return server
     shown = credentials or SiteCredentials(name)
     if name is not None and shown.name not in (None, name):
         raise UsageError(f"name = {name!r}, and the credentials are of {shown.name!r}: leave one of them out")
+    return ServerConnector(server, shown, proxy_for(server, proxy))
 
-    async def open_connection() -> ClientChannel:
-        return await connect(server, shown, Limits())
 
-    return open_connection
+class ServerConnector:
+    """Opens connections to an address, and tells why the first attempt of each kind has failed.
+
+    What no other attempt mends ends the site, unless the site was connected before: a server whose
+    certificate has expired during a run is tried again, until its operator has renewed it.
+
+    Args:
+        address: "HOST:PORT" or "unix:PATH".
+        credentials: The site's credentials.
+        proxy: The proxy on the way. None means none.
+    """
+
+    def __init__(self, address: str, credentials: SiteCredentials, proxy: Proxy | None = None) -> None:
+        self._address, self._credentials, self._proxy = address, credentials, proxy
+        self._was_connected = False
+        self._reasons: dict[str, str] = {}  # what the probe has said of each failure in gRPC's words
+
+    async def __call__(self) -> ClientChannel:
+        """A connection.
+
+        Raises:
+            ChannelClosedError: The server cannot be reached now.
+            ChannelRefusedError: It refuses the site.
+            UsageError: The site's options cannot work.
+            RunError: The server, or the proxy, is set up so that no attempt can work.
+        """
+        try:
+            channel = await connect(self._address, self._credentials, Limits(), self._proxy)
+        except ChannelRefusedError:
+            raise
+        except ChannelClosedError as error:
+            raise ChannelClosedError(await self._explained(str(error))) from None
+        self._was_connected = True
+        self._reasons.clear()
+        return channel
+
+    async def _explained(self, failure: str) -> str:
+        """A failure in the probe's words; a failure that was probed before is not probed again."""
+        if failure not in self._reasons and len(self._reasons) < _MOST_PROBES:
+            self._reasons[failure] = failure
+            try:
+                await asyncio.to_thread(probe, self._address, self._credentials, self._proxy)
+            except UnreachableError as error:
+                if error.lasting and not self._was_connected:
+                    raise (UsageError if error.usage else RunError)(error.reason) from None
+                self._reasons[failure] = error.reason
+        return self._reasons.get(failure, failure)

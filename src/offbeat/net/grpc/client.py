@@ -1,36 +1,60 @@
 """The site's end of the gRPC transport."""
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import grpc
 from grpc import aio
 
-from offbeat.net.address import split
+from offbeat.net.address import socket_path, split
 from offbeat.net.auth.certificates import SITE, check_usage
 from offbeat.net.auth.credentials import SiteCredentials, pem
 from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, VERSION, channel_options
 from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
 from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.proxy import Proxy
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.net.versions import METADATA, VERSION_KEY, refusal
 from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
 from offbeat.vectors.allocator import tune_malloc
+from offbeat.version import __version__
 
 
-async def connect(address: str, credentials: SiteCredentials, limits: Limits) -> ClientChannel:
-    """A connection to the server at "HOST:PORT", once it has accepted the site's credential.
+async def connect(
+    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
+) -> ClientChannel:
+    """A connection to the server at "HOST:PORT" or "unix:PATH", once it has accepted the site's credential.
 
     Raises `ChannelRefusedError` if it has not, `ChannelClosedError` if it cannot be reached or is not
     authentic, `UsageError` for an address or file that cannot be used.
     """
-    split(address)
     tune_malloc()
-    channel = _channel(address, credentials, limits)
-    call: Call = channel.stream_stream(PATH)(metadata=credentials.metadata())
+    call, channel, _ = await _admitted(address, credentials, limits, proxy)
+    return GrpcClientChannel(call, channel, credentials.name or "", limits)
+
+
+async def greeting(
+    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
+) -> dict[str, str]:
+    """The metadata with which the server accepts the site's credential; the site does not take part.
+
+    Raises as `connect` does.
+    """
+    call, channel, told = await _admitted(address, credentials, limits, proxy)
+    call.cancel()
+    await channel.close()
+    return told
+
+
+async def _admitted(
+    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None
+) -> tuple[Call, aio.Channel, dict[str, str]]:
+    """A call that the server has accepted, its channel, and the server's metadata."""
+    channel = make_channel(address, credentials, limits, proxy)
+    call: Call = channel.stream_stream(PATH)(metadata=(*credentials.metadata(), *METADATA))
     async with AsyncExitStack() as on_failure:
         on_failure.push_async_callback(channel.close)
         try:
@@ -42,8 +66,12 @@ async def connect(address: str, credentials: SiteCredentials, limits: Limits) ->
             raise await _broken(call) from None
         if not set(ADMITTED) <= set(metadata):
             raise await _broken(call)
+        told = {key: value for key, value in metadata if isinstance(value, str)}
+        theirs = told.get(VERSION_KEY)
+        if theirs is not None and (why := refusal(theirs, __version__)) is not None:
+            raise ChannelRefusedError(why)
         on_failure.pop_all()
-    return GrpcClientChannel(call, channel, credentials.name or "", limits)
+    return call, channel, told
 
 
 class GrpcClientChannel:
@@ -69,13 +97,23 @@ class GrpcClientChannel:
         await self._channel.close()
 
 
-def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.Channel:
-    options: Sequence[tuple[str, int]] = [
+def make_channel(
+    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
+) -> aio.Channel:
+    """A channel to the server, which connects at its first call.
+
+    Raises `UsageError` for an address or file that cannot be used.
+    """
+    if socket_path(address) is None:
+        split(address)
+    options: list[tuple[str, int | str]] = [
         *channel_options(limits),
         ("grpc.enable_retries", 0),
-        ("grpc.enable_http_proxy", 0),
+        ("grpc.enable_http_proxy", int(proxy is not None)),
         ("grpc.use_local_subchannel_pool", 1),  # each has a connection of its own
     ]
+    if proxy is not None:
+        options.append(("grpc.http_proxy", proxy.url))
     if not credentials.tls(address):
         return aio.insecure_channel(address, options=options)
     certificate = None if credentials.certificate is None else pem(credentials.certificate)
@@ -101,8 +139,8 @@ async def _broken(call: Call) -> ChannelClosedError:
         return ChannelClosedError(f"the server has closed the connection: {what}")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return ChannelRefusedError(
-            f"the server does not speak version {VERSION} of the protocol ({what}): install the same version "
-            "of Offbeat at both ends"
+            f"the server does not work with this site's Offbeat {__version__}, which speaks version "
+            f"{VERSION} of the protocol ({what}): install the same version of Offbeat at both ends"
         )
     if code in FINAL:
         return ChannelRefusedError(f"the server has refused this site: {what}")

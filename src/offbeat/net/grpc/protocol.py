@@ -8,7 +8,9 @@ VERSION = 2
 PATH = f"/offbeat.v{VERSION}.Federation/Connect"
 """The one method of the service."""
 ADMITTED = (("offbeat-protocol", f"{VERSION}"),)
-"""The initial metadata of a server that has accepted a site's credential."""
+"""The initial metadata of a server that has accepted a site's credential, beside its version of Offbeat."""
+TIME_KEY = "offbeat-time"
+"""The key of the server's time in this metadata: seconds since 1970, for a site that compares clocks."""
 ChannelOptions = list[tuple[str, int]]
 
 STATUS = {
@@ -20,6 +22,7 @@ STATUS = {
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "site": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "logins": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "version": grpc.StatusCode.FAILED_PRECONDITION,
     "ours": grpc.StatusCode.INTERNAL,
 }
 """The status for each kind of end; every other kind is a protocol error. "" is no failure."""

@@ -2,10 +2,14 @@
 
 import asyncio
 import logging
+import os
 import socket
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from time import time
 from typing import Any
 
 import grpc
@@ -13,35 +17,56 @@ from grpc import aio
 
 from offbeat.core.errors import UsageError
 from offbeat.net import descriptors
-from offbeat.net.address import split
-from offbeat.net.auth.credentials import Authenticator, ServerCredentials, VerifiedIdentity
+from offbeat.net.address import socket_path, split
+from offbeat.net.auth.credentials import (
+    FORWARDED_KEY,
+    Authenticator,
+    ServerCredentials,
+    VerifiedIdentity,
+)
 from offbeat.net.auth.tls import server_tls
 from offbeat.net.auth.tokens import SampleRange
 from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.grpc.door import Door, peer_of
-from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
+from offbeat.net.grpc.health import Health
+from offbeat.net.grpc.protocol import (
+    ADMITTED,
+    FINAL,
+    PATH,
+    STATUS,
+    TIME_KEY,
+    VERSION,
+    ChannelOptions,
+    channel_options,
+)
 from offbeat.net.grpc.stream import Context, GrpcStream
-from offbeat.net.messages import FromServer, FromSite, Register, Rejected, shorten
+from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
+from offbeat.net.versions import METADATA, VERSION_KEY, refusal
 from offbeat.net.wire.connection import CloseReason, Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.writer import MessageWriter
 from offbeat.vectors.allocator import tune_malloc
+from offbeat.version import __version__
 
 _log = logging.getLogger(__name__)
 ServerConnection = Connection[FromServer, FromSite]
 RunningConnection = tuple[ServerConnection, asyncio.Task[None]]
 """A connection, and the task that runs its handler."""
+SOCKET_MODE = 0o660
+"""Who may connect to a Unix socket: its owner and its group, such as that of a proxy."""
 _STREAMS = 8  # on one HTTP/2 connection; an honest site has one, and a second while it reconnects
 
 
 async def listen(
     address: str, credentials: ServerCredentials, limits: Limits, on_channel: OnChannel
 ) -> "GrpcListener":
-    """Listen at "HOST:PORT" (port 0: a free one); `on_channel` is run for each connection of a site.
+    """Listen at "HOST:PORT" (port 0: a free one) or "unix:PATH".
+
+    `on_channel` is run for each connection of a site.
 
     Raises `UsageError` for an address or credentials that cannot be used.
     """
@@ -68,6 +93,7 @@ class GrpcListener:
         )  # sites, and as many that are no sites yet
         self._door = Door(most, limits.handshake, self._refusals)
         self._watching: asyncio.Task[None] | None = None
+        self._on_socket = False  # a Unix socket, on which a proxy tells the addresses of sites
         self.port = 0
 
     @property
@@ -92,18 +118,20 @@ class GrpcListener:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
         check_free(address)
         server = aio.server(options=_server_options(self._limits, self._door.most))
-        server.add_generic_rpc_handlers((_Methods(self._connect),))
-        tls = server_tls(credentials)
+        server.add_generic_rpc_handlers((_Methods(self._connect), Health()))
+        tls, path = server_tls(credentials), socket_path(address)
         try:
-            if tls is None:
-                self.port = server.add_insecure_port(address)
-            else:
-                self.port = server.add_secure_port(address, tls)
+            port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls)
         except RuntimeError:
             raise _cannot_listen(address, "it was taken a moment ago") from None
+        self._on_socket = path is not None
+        if path is not None:
+            Path(path).chmod(SOCKET_MODE)
         await server.start()
         self._server = server
-        self._watching = asyncio.create_task(self._door.watch(self.port))
+        if path is None:
+            self.port = port
+            self._watching = asyncio.create_task(self._door.watch(port))
 
     async def close(self) -> None:
         """Close all connections, once their queues are sent, and stop listening."""
@@ -134,15 +162,20 @@ class GrpcListener:
     async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
         """Serve a connection to its end; returns the site's name, if it has proved one, and the reason."""
         host, _ = peer_of(context.peer())
-        if (refusal := self._logins.refusal(host)) is not None:
-            return None, CloseReason(refusal, "logins")
+        if self._on_socket:
+            host = _forwarded_host(context)
+        if (waits := self._logins.refusal(host)) is not None:
+            return None, CloseReason(waits, "logins")
         try:
-            verified = self._authenticator.admit(_metadata(context), _identity(context))
+            metadata = _metadata(context)
+            verified = self._authenticator.admit(metadata, _identity(context))
         except ProtocolError as error:
             self._logins.failed(host)
             return None, CloseReason(str(error), error.kind)
         self._logins.succeeded(host)
         site, most = verified.site, self._limits.of_a_site
+        if (unfit := refusal(__version__, metadata.get(VERSION_KEY))) is not None:
+            return site, CloseReason(unfit, "version")
         if self._open_of[site] >= most:
             return site, CloseReason(f"site {site} has {most} connections, more are not allowed", "site")
         self._open_of[site] += 1
@@ -160,7 +193,9 @@ class GrpcListener:
             verified.site, stream, reader, self._limits, self._budget, verified.valid
         )
         try:
-            await context.send_initial_metadata(ADMITTED)
+            await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}")))
+            if self._on_socket:
+                await _send_at_once(stream)
             if isinstance(first := await connection.registered(), Register):
                 self._check_samples(connection, first.samples)
             if connection.ending is None:
@@ -231,13 +266,24 @@ class _Methods(grpc.GenericRpcHandler):
 
 
 async def _refuse_version(_requests: Any, context: Context) -> None:
-    reason = f"this server speaks version {VERSION} of the protocol: install the same version of Offbeat"
+    reason = (
+        f"this server has Offbeat {__version__}, which speaks version {VERSION} of the protocol: install the "
+        "same version of Offbeat"
+    )
     _finish(context, grpc.StatusCode.UNIMPLEMENTED, reason)
 
 
 async def _broken(error: Exception | None) -> ChannelClosedError:
     lost = "the peer has closed the connection" if error is None else f"the connection is lost: {error}"
     return ChannelClosedError(lost)
+
+
+async def _send_at_once(stream: GrpcStream) -> None:
+    """Send a message after the initial metadata: nginx keeps metadata back that no message follows."""
+    first = MessageWriter()
+    first.put(Heartbeat())
+    with suppress(ChannelClosedError):
+        await stream.write(first.frame())
 
 
 async def _reject(stream: GrpcStream, ending: CloseReason, seconds: float) -> None:
@@ -261,6 +307,9 @@ def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
 
 def check_free(address: str) -> None:
     """Raises `UsageError` if nobody could listen there; gRPC would print lines of its own."""
+    if (path := socket_path(address)) is not None:
+        _check_socket(address, Path(path))
+        return
     host, port = split(address)
     why = "the name has no address"
     try:
@@ -277,6 +326,25 @@ def check_free(address: str) -> None:
             else:
                 return
     raise _cannot_listen(address, why)
+
+
+def _check_socket(address: str, path: Path) -> None:
+    """Raises `UsageError` if there can be no socket of this name; one that nobody listens on is replaced."""
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise _cannot_listen(address, f"{path.parent} is no directory that this user can write to")
+    if not path.exists() and not path.is_symlink():
+        return
+    if not path.is_socket():
+        raise _cannot_listen(address, "another file has this name")
+    with socket.socket(socket.AF_UNIX) as other:
+        other.settimeout(1.0)
+        try:
+            other.connect(str(path))
+        except ConnectionRefusedError:  # of a server that died
+            return
+        except OSError as error:
+            raise _cannot_listen(address, str(error.strerror or error)) from None
+    raise _cannot_listen(address, "another process listens there")
 
 
 def _cannot_listen(address: str, why: str) -> UsageError:
@@ -304,10 +372,20 @@ def _metadata(context: Context) -> dict[str, str]:
     metadata: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
-            if key in metadata:
+            if key in metadata and key != FORWARDED_KEY:  # to which each proxy on the way may add its own
                 raise ProtocolError("a metadata key is given twice", "credential")
             metadata[key] = value
     return metadata
+
+
+def _forwarded_host(context: Context) -> str:
+    """The address of the site as the proxy before this server tells it: the last one; "" if it tells none."""
+    told = [value for key, value in context.invocation_metadata() or () if key == FORWARDED_KEY]
+    host = str(told[-1]).rpartition(",")[2].strip() if told else ""
+    try:
+        return str(ip_address(host))
+    except ValueError:
+        return ""
 
 
 def _identity(context: Context) -> Mapping[str, list[bytes]]:

@@ -50,6 +50,8 @@ PAGE = {
     "/page.js": ("page.js", "text/javascript"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
+HEALTHY, READY = "/healthz", "/readyz"
+"""Whether the event loop turns, and whether sites are taken; for anybody who reaches the port."""
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
 _ACCEPTOR: web.AppKey[list[Acceptor]] = web.AppKey("acceptor")
 _LOGINS: web.AppKey[FailedLogins] = web.AppKey("logins")
@@ -68,10 +70,12 @@ class Watched:
     Attributes:
         snapshot: Gives the server's snapshot of the moment.
         directory: The run's directory.
+        unready: Gives a word that says why the server takes no sites, such as "ended"; "" if it does.
     """
 
     snapshot: Callable[[], Snapshot]
     directory: Path
+    unready: Callable[[], str] = lambda: ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,8 @@ def make_app(watched: Watched, listen: MonitorAddress, refusals: RefusalLog | No
     app.router.add_get("/api/metrics", _metrics)
     app.router.add_get("/api/timeline", _timeline)
     app.router.add_get("/metrics", _prometheus)
+    app.router.add_get(HEALTHY, _healthy)
+    app.router.add_get(READY, _ready)
     return app
 
 
@@ -184,7 +190,8 @@ def _guard(listen: MonitorAddress) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         refusal = _refusal(request, listen)
-        if refusal is None and request.transport is not None:
+        probed = request.path in (HEALTHY, READY)  # by anybody, who gets no lasting connection by it
+        if refusal is None and not probed and request.transport is not None:
             for acceptor in request.app[_ACCEPTOR]:
                 acceptor.admit(request.transport.get_extra_info("peername"))
         try:
@@ -205,6 +212,8 @@ def _guard(listen: MonitorAddress) -> Any:
 
 
 def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | None:
+    if request.path in (HEALTHY, READY):  # for probes, which have no token; the answer has no data
+        return _words(413, "nothing is read from a request here") if request.can_read_body else None
     if listen.token is not None and not listen.token.empty:
         logins, host = request.app[_LOGINS], request.remote or ""
         if (waits := logins.refusal(host)) is not None:
@@ -274,6 +283,15 @@ async def _metrics(request: web.Request) -> web.Response:
 async def _timeline(request: web.Request) -> web.Response:
     directory, since = request.app[_WATCHED].directory, _since(request)
     return _json(await asyncio.to_thread(lambda: timeline_since(read_run(directory), since)))
+
+
+async def _healthy(_: web.Request) -> web.Response:
+    return _words(200, "ok")
+
+
+async def _ready(request: web.Request) -> web.Response:
+    unready = request.app[_WATCHED].unready()
+    return _words(503, unready) if unready else _words(200, "ready")
 
 
 async def _prometheus(request: web.Request) -> web.Response:

@@ -133,6 +133,13 @@ class Service:
         finally:
             await self._close()
 
+    @property
+    def unready(self) -> str:
+        """Why no site is taken now, in a word; "" means that sites are taken."""
+        if self._coordinator.stopped is not None:
+            return "ended"
+        return "stopping" if self._detaching else ""
+
     async def abandon(self) -> None:
         """End without having served: the directory stays as it is."""
         self._writer.submit(self._store.abandon, "interrupted")

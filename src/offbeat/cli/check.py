@@ -1,0 +1,89 @@
+"""The command that tries out a site's set-up."""
+
+import asyncio
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offbeat.cli.console import out
+from offbeat.cli.join import make_policy
+from offbeat.cli.options import (
+    Certificate,
+    CertificateKey,
+    InsecurePlaintext,
+    ProxyOption,
+    ServerCA,
+    TokenFile,
+)
+from offbeat.cli.tokens import read_token
+from offbeat.core.extras import requires_extra
+
+if TYPE_CHECKING:
+    from offbeat.net.check import CheckResult
+
+
+def check(
+    address: Annotated[
+        str, typer.Argument(metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH")
+    ],
+    data: Annotated[str | None, typer.Option(metavar="DATA", help="the site's data, as for join")] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="where the site will keep its state")
+    ] = None,
+    policy: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="the site's policy (YAML), as for join")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="the site's name, where no credential says it")] = None,
+    token_file: TokenFile = None,
+    ca: ServerCA = None,
+    cert: Certificate = None,
+    key: CertificateKey = None,
+    proxy: ProxyOption = None,
+    insecure_plaintext: InsecurePlaintext = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the checks as JSON")] = False,
+) -> None:
+    """Try out a site's set-up, without taking part: address, proxy, TLS, token, clock, disk, data, policy."""
+    with requires_extra("net"):
+        from offbeat.net.auth.credentials import SiteCredentials
+        from offbeat.net.check import check_access, check_disk, check_loading, check_way
+        from offbeat.net.proxy import proxy_for
+
+    token = None if token_file is None else read_token(token_file)
+    credentials = SiteCredentials(name, token, ca, cert, key, insecure_plaintext)
+    way = proxy_for(address, proxy)
+    results = list(check_way(address, credentials, way))
+    if all(result.passed for result in results):
+        results += asyncio.run(check_access(address, credentials, way))
+    if state is not None:
+        results.append(check_disk(state))
+    if data is not None:
+        results.append(check_loading("data", lambda: _samples(data)))
+    if policy is not None:
+        results.append(check_loading("policy", lambda: _policy(policy)))
+    _show(results, as_json)
+    if not all(result.passed for result in results):
+        raise typer.Exit(1)
+
+
+def _samples(data: str) -> str:
+    from offbeat.data.site import site_data
+
+    return f"{site_data(data).samples(0)} samples to train on"
+
+
+def _policy(file: Path) -> str:
+    make_policy(file, None)
+    return f"{file} is a policy"
+
+
+def _show(results: "list[CheckResult]", as_json: bool) -> None:
+    if as_json:
+        print(json.dumps([asdict(result) for result in results], indent=2))  # noqa: T201
+        return
+    width = max(len(result.name) for result in results)
+    for result in results:
+        line = f"{'PASS' if result.passed else 'FAIL'}  {result.name:{width}}  {result.text}"
+        out.print(line, markup=False, soft_wrap=True)

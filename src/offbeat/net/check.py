@@ -1,0 +1,97 @@
+"""Tries out a site's set-up before its first run: the way to the server, its credential, the site itself."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from time import time
+
+from offbeat.core.errors import OffbeatError
+from offbeat.net.auth.credentials import SiteCredentials
+from offbeat.net.grpc.client import greeting
+from offbeat.net.grpc.protocol import TIME_KEY
+from offbeat.net.probe import STEPS, UnreachableError, probe
+from offbeat.net.proxy import Proxy
+from offbeat.net.transport import ChannelClosedError
+from offbeat.net.versions import VERSION_KEY
+from offbeat.net.wire.limits import Limits
+from offbeat.version import __version__
+
+MOST_SKEW = 60.0
+"""Seconds by which the clocks of a site and its server may differ."""
+LEAST_FREE = 1 << 30
+"""Bytes that should be free for a site's state."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check.
+
+    Attributes:
+        name: What was checked.
+        passed: Whether it is as it must be.
+        text: What was found; where it did not pass, what to do.
+    """
+
+    name: str
+    passed: bool
+    text: str
+
+
+async def check_access(
+    address: str, credentials: SiteCredentials, proxy: Proxy | None = None
+) -> list[CheckResult]:
+    """What a server says to a site's credential, without taking part: access, version, clock."""
+    try:
+        told = await greeting(address, credentials, Limits(), proxy)
+    except ChannelClosedError as error:
+        return [CheckResult("access", False, str(error))]
+    found = [CheckResult("access", True, "the server takes this site's credential")]
+    theirs = told.get(VERSION_KEY, "before versions were told")
+    found.append(CheckResult("version", True, f"server {theirs}, site {__version__}"))
+    if told.get(TIME_KEY, "").isdecimal():
+        skew = time() - int(told[TIME_KEY])
+        text = f"this machine's clock differs from the server's by {abs(skew):.0f} s"
+        fine = abs(skew) <= MOST_SKEW
+        found.append(CheckResult("clock", fine, text if fine else f"{text}: set it, by NTP for example"))
+    return found
+
+
+def check_way(
+    address: str, credentials: SiteCredentials, proxy: Proxy | None = None
+) -> Iterator[CheckResult]:
+    """The way to a server, step by step, to the first step that fails."""
+    try:
+        reached = probe(address, credentials, proxy)
+    except UnreachableError as error:
+        known = [step for step in STEPS[: STEPS.index(error.step)] if step != "proxy" or proxy is not None]
+        yield from (CheckResult(step, True, "passed") for step in known)
+        yield CheckResult(error.step, False, error.reason)
+        return
+    except OffbeatError as error:
+        yield CheckResult("TLS", False, str(error))
+        return
+    yield from (CheckResult(step, True, text) for step, text in reached.steps)
+
+
+def check_disk(state: Path) -> CheckResult:
+    """Whether the state directory can be made and has space."""
+    place = next((each for each in (state, *state.absolute().parents) if each.exists()), Path("/"))
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        return CheckResult("disk", False, f"{place} is no directory that this user can write to")
+    free = shutil.disk_usage(place).free
+    text = f"{free / 1e9:.1f} GB are free at {place}"
+    if free < LEAST_FREE:
+        return CheckResult(
+            "disk", False, f"{text}: free {LEAST_FREE / 1e9:.1f} GB, or more for a large model"
+        )
+    return CheckResult("disk", True, text)
+
+
+def check_loading(name: str, load: Callable[[], str]) -> CheckResult:
+    """Whether something at the site can be loaded; `load` gives what was found."""
+    try:
+        return CheckResult(name, True, load())
+    except OffbeatError as error:
+        return CheckResult(name, False, str(error))

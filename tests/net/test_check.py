@@ -1,0 +1,93 @@
+"""Checks of a site's set-up: each fault has its line, and nothing takes part."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from offbeat.core.errors import UsageError
+from offbeat.net import check as module
+from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.auth.tokens import enrol
+from offbeat.net.check import CheckResult, check_access, check_disk, check_loading, check_way
+from offbeat.net.proxy import Proxy
+from offbeat.version import __version__
+from tests.net.authority import Authority
+from tests.net.connect_proxy import connect_proxy
+from tests.net.support import server
+
+
+def shown(results: list[CheckResult]) -> list[tuple[str, bool]]:
+    return [(result.name, result.passed) for result in results]
+
+
+def test_a_set_up_that_is_right_passes_and_takes_no_part(tmp_path: Path):
+    ours = Authority(tmp_path, "ours")
+    token = enrol(tmp_path / "tokens.json", "north")
+
+    async def story() -> None:
+        given = SiteCredentials(token=token, ca=ours.file)
+        tls = ours.issue("server", host="127.0.0.1")
+        async with (
+            server(ServerCredentials(*tls, tokens=tmp_path / "tokens.json")) as at,
+            connect_proxy("anna:secret") as proxy,
+        ):
+            way = Proxy("127.0.0.1", proxy.port, "anna", "secret")
+            found = await asyncio.to_thread(lambda: list(check_way(at.address, given, way)))
+            assert shown(found) == [(step, True) for step in ("address", "proxy", "TLS", "HTTP/2")]
+            found = await check_access(at.address, given, way)
+            assert shown(found) == [("access", True), ("version", True), ("clock", True)]
+            assert found[1].text == f"server {__version__}, site {__version__}"
+            assert at.heard.links == []
+
+    asyncio.run(story())
+
+
+def test_what_is_wrong_with_the_access_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    token = enrol(tmp_path / "tokens.json", "north")
+
+    async def story() -> None:
+        async with server(ServerCredentials(tokens=tmp_path / "tokens.json")) as at:
+            (found,) = await check_access(at.address, SiteCredentials(token="north:wrong"))
+            assert (found.name, found.passed) == ("access", False)
+            assert "the token is not valid" in found.text
+            monkeypatch.setattr(module, "time", lambda: time.time() - 3600)
+            *_, clock = await check_access(at.address, SiteCredentials(token=token))
+            assert (clock.name, clock.passed) == ("clock", False)
+            assert "differs from the server's by 3600 s: set it" in clock.text
+
+    asyncio.run(story())
+
+
+def test_the_way_ends_at_the_first_step_that_fails(tmp_path: Path):
+    async def story() -> None:
+        async with server() as at, connect_proxy(answer=403) as proxy:
+            for ca, way, expected in (
+                (Authority(tmp_path, "ours").file, None, [("address", True), ("TLS", False)]),
+                (None, Proxy("127.0.0.1", proxy.port), [("address", True), ("proxy", False)]),
+                (tmp_path / "missing.pem", None, [("TLS", False)]),
+            ):
+                given = SiteCredentials("north", ca=ca)
+                found = await asyncio.to_thread(lambda c=given, w=way: list(check_way(at.address, c, w)))
+                assert shown(found) == expected
+
+    asyncio.run(story())
+
+
+def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert check_disk(tmp_path / "not" / "yet").passed
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    assert "is no directory" in check_disk(tmp_path / "file").text
+    monkeypatch.setattr(module, "LEAST_FREE", 1 << 62)
+    assert not check_disk(tmp_path).passed
+
+
+def test_what_cannot_be_loaded_is_told():
+    def fails() -> Any:
+        raise UsageError("no such data")
+
+    assert check_loading("data", fails) == CheckResult("data", False, "no such data")
+    assert check_loading("data", lambda: "5 samples") == CheckResult("data", True, "5 samples")
