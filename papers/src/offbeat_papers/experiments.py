@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 
-import yaml
-
+from offbeat.documents import parse_yaml
 from offbeat.recipes.recipe import Section
 from offbeat.verdicts.verdict import Verdict, experiment_verdict
 from offbeat_papers.cells import Cell
@@ -106,10 +106,11 @@ def rows_of(items: Iterable[JudgedItem]) -> list[ResultRow]:
     return [*rows.values()]
 
 
+@cache
 def load_experiments() -> Experiments:
     """The experiments that the papers have."""
     text = files("offbeat_papers").joinpath("experiments.yaml").read_text(encoding="utf-8")
-    return Experiments.model_validate(yaml.safe_load(text))
+    return Experiments.model_validate(parse_yaml(text, "experiments.yaml"))
 
 
 def judge_experiments(

@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from offbeat.core.errors import RunError
+from offbeat.documents import parse_yaml
 from offbeat.recipes.load import change
 from offbeat_papers import Trial, load_study, study_document
 from offbeat_papers.leaderboard.tune import HERE, PLANS, RESULTS, Document, best_trial, tuned_spec
@@ -25,7 +26,7 @@ STUDIES = HERE.parent / "studies"
 
 def read_papers(path: Path = PLANS / "papers.yaml") -> Document:
     """The plan of each paper."""
-    found: Document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found: Document = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     return found
 
 

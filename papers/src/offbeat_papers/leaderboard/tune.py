@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.documents import parse_yaml
 from offbeat.recipes.load import change
 from offbeat.recipes.run_pool import RunProgress
 from offbeat.recipes.trace import inline_trace
@@ -42,7 +43,7 @@ Document = dict[str, Any]
 @cache
 def read_board(path: Path = PLANS / "board.yaml") -> Document:
     """The leaderboard's plan, read once: nobody changes it."""
-    found: Document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    found: Document = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     return found
 
 
