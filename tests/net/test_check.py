@@ -76,6 +76,12 @@ def test_the_way_ends_at_the_first_step_that_fails(tmp_path: Path):
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("address", ["https://fl.example.org", "[::1:5", "unix:"])
+def test_what_is_no_address_is_wrong_usage(address: str):
+    with pytest.raises(UsageError, match="it must be"):
+        list(check_way(address, SiteCredentials("north")))
+
+
 def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert check_disk(tmp_path / "not" / "yet").passed
     assert list(tmp_path.iterdir()) == []

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import time
 
 from offbeat.core.errors import OffbeatError
+from offbeat.net.address import is_local
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.grpc.client import greeting
 from offbeat.net.grpc.protocol import TIME_KEY
@@ -61,7 +62,12 @@ async def check_access(
 def check_way(
     address: str, credentials: SiteCredentials, proxy: Proxy | None = None
 ) -> Iterator[CheckResult]:
-    """The way to a server, step by step, to the first step that fails."""
+    """The way to a server, step by step, to the first step that fails.
+
+    Raises:
+        UsageError: The address is none.
+    """
+    is_local(address)
     try:
         reached = probe(address, credentials, proxy)
     except UnreachableError as error:
