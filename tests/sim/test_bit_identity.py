@@ -43,11 +43,6 @@ def lent(pools: dict[Any, ProcessPool], monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
-
-
-@pytest.fixture(scope="module")
 def normed_learner() -> ob.TorchLearner:
     return digits(normed)
 

@@ -12,15 +12,10 @@ from offbeat.runs.files import read_tensors
 from offbeat.runs.verify import verify
 from tests.options import EVERY_FEATURE
 from tests.sampling import mostly_thorough, thorough
-from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make, on_disk, outcome
+from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, make, on_disk, outcome
 from tests.sim.test_interruption import Interrupting
 
 FIRST, THEN = ob.Until(tasks=31), ob.Until(tasks=60)
-
-
-@pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
 
 
 def simulated(

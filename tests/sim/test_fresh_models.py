@@ -13,13 +13,7 @@ from offbeat.core.model import Model
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.runs.verify import verify
 from offbeat.sim.replay import replay
-from tests.sim.sim_worlds import HARD, digits, outcome
-
-
-@pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
-
+from tests.sim.sim_worlds import HARD, outcome
 
 ASKING: dict[str, Any] = {
     "epochs": 4,

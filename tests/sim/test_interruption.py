@@ -41,11 +41,6 @@ class Interrupting(Wrapped):
             os.kill(os.getpid(), self.number)
 
 
-@pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
-
-
 def begin(
     directory: Path, algorithm: ob.Algorithm, learner: Any, world: ob.World = CALM, **more: Any
 ) -> None:

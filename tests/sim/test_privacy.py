@@ -21,18 +21,13 @@ from offbeat.core.privacy.accounting import epsilon_of, largest_mu
 from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
 from offbeat.sim.replay import replay
 from tests.sampling import thorough
-from tests.sim.sim_worlds import CALM, Wrapped, digits, make, mlp, on_disk, outcome
+from tests.sim.sim_worlds import CALM, Wrapped, make, mlp, on_disk, outcome
 
 SECURE = Privacy(clip=5.0, secure=Secure())
 NOISY = Privacy(clip=0.5, noise=Noise(multiplier=4.0, budget=Budget(epsilon=6.0, delta=1e-3)))
 BANDS = Privacy(clip=0.5, noise=Noise(multiplier=6.0, bands=3, budget=Budget(epsilon=9.0, delta=1e-3)))
 UNTIL = ob.Until(tasks=60)
 RARELY = ob.Every(versions=1000)
-
-
-@pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
 
 
 def summed(name: str) -> ob.Algorithm:

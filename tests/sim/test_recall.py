@@ -21,7 +21,7 @@ from offbeat.local.objectives import Plain
 from offbeat.sim.replay import replay
 from offbeat.world.population import Population
 from tests.sampling import thorough
-from tests.sim.sim_worlds import WORLDS, Wrapped, digits, make, on_disk, outcome
+from tests.sim.sim_worlds import WORLDS, Wrapped, make, on_disk, outcome
 
 EPOCH = 3  # steps; a task has 4 epochs, which take client 0 twelve seconds
 
@@ -48,11 +48,6 @@ class RecallAt(Schedule):
                 yield Recall(0)
             case Arrived():
                 yield Aggregate((event.task,))
-
-
-@pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
 
 
 def recalled(at: float, learner: Any, *, seconds: float = 20.0, **world: Any) -> ob.Run:

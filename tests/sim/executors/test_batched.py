@@ -22,11 +22,6 @@ SOME = {"fedprox", "fedbuff", "fedcompass", "wireless"}
 """An objective of its own, a buffer, groups, a radio."""
 
 
-@pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
-
-
 def run(algorithm: str, learner: Any, world: ob.World = CALM, **more: Any) -> ob.Run:
     return ob.simulate(make(algorithm), world, learner, seed=4, until=UNTIL, **more)
 

@@ -93,11 +93,6 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Any:
     assert made & shared_memory() == set()
 
 
-@pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
-
-
 def test_a_killed_worker_changes_nothing(learner: ob.TorchLearner, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
 

@@ -53,11 +53,6 @@ def cluster() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def learner() -> ob.TorchLearner:
-    return digits()
-
-
-@pytest.fixture(scope="module")
 def pools(cluster: Any) -> Iterator[Callable[..., RayPool]]:
     made: dict[Any, RayPool] = {}
 
