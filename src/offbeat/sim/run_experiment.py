@@ -118,7 +118,7 @@ def resume_experiment(
                 if calls:
                     calls.run = live_run(record.meta, directory, record.evaluations(), simulation.stop)
                 pause = execution.checkpoint_seconds
-            model = run_to_end(simulation, backend, store, watch, pause, interrupted, calls)
+                model = run_to_end(simulation, backend, store, watch, pause, interrupted, calls)
         run = _result(simulation, backend, model, store, execution.keep_checkpoint)
     calls.on_end(run.stop_reason, model)
     return run
