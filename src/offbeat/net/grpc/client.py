@@ -53,7 +53,7 @@ async def _admitted(
     address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None
 ) -> tuple[Call, aio.Channel, dict[str, str]]:
     """A call that the server has accepted, its channel, and the server's metadata."""
-    channel = make_channel(address, credentials, limits, proxy)
+    channel = _channel(address, credentials, limits, proxy)
     call: Call = channel.stream_stream(PATH)(metadata=(*credentials.metadata(), *METADATA))
     async with AsyncExitStack() as on_failure:
         on_failure.push_async_callback(channel.close)
@@ -97,7 +97,7 @@ class GrpcClientChannel:
         await self._channel.close()
 
 
-def make_channel(
+def _channel(
     address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
 ) -> aio.Channel:
     """A channel to the server, which connects at its first call.
