@@ -1,6 +1,7 @@
 """The command that shows a deployed run, or a site's own state."""
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,13 +62,19 @@ def status(
 
 
 def _show_site(directory: Path) -> None:
+    from offbeat.report.units import duration_text
+
     with requires_extra("net"):
         from offbeat.net.client.examples_ledger import ExamplesSpent
         from offbeat.net.client.store import SiteSummary
 
     summary, spent = SiteSummary.read(directory), ExamplesSpent.read(directory)
     waits = "an update waits for the server's answer" if summary.waits else "no update waits"
-    out.print(f"a site of run {summary.run}: {waits}", markup=False)
+    progress = summary.progress
+    out.print(f"a site of run {summary.run}: {progress.text}; {waits}", markup=False)
+    if progress.accepted is not None:
+        ago = duration_text(round(max(0.0, time.time() - progress.accepted)))
+        out.print(f"the server accepted its last update {ago} ago")
     if spent is not None:
         out.print(f"privacy of examples: {spent.text}", markup=False)
 
