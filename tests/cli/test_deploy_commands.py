@@ -108,6 +108,17 @@ def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     assert [line.split()[:2] for line in out.splitlines()[-3:]] == [["client", str(c)] for c in range(3)]
 
 
+def test_status_as_json(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    told = json.loads(offbeat("status", done, "--json")[1])
+    assert told["state"].startswith("finished: ")
+    assert (told["run"]["arrived"], len(told["run"]["sites"])) == (30, 3)
+    store = SiteStore(tmp_path)
+    store.begin("run-5")
+    site = json.loads(offbeat("status", tmp_path, "--json")[1])["site"]
+    assert (site["run"], site["waits"], site["progress"]["done"]) == ("run-5", False, 0)
+    store.close()
+
+
 def test_status_of_a_sites_state(offbeat: Any, tmp_path: Path) -> None:
     """It is read while the site has locked it, and stays as it is."""
     pytest.importorskip("opacus")
