@@ -22,14 +22,16 @@ import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
 from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
+from offbeat.net.client.about import packed
 from offbeat.net.client.examples_ledger import ExamplesLedger
-from offbeat.net.client.store import PendingUpdate, SiteStore
+from offbeat.net.client.store import PendingUpdate, SiteProgress, SiteStore
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.from_run import fit_run
 from offbeat.recipes.load import check
+from offbeat.runs.files import write_tensors
 from offbeat.runs.record import read_run
 from tests.net.page_token import page_token
 
@@ -106,23 +108,63 @@ def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     assert [line.split()[:2] for line in out.splitlines()[-3:]] == [["client", str(c)] for c in range(3)]
 
 
+def test_status_as_json(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    told = json.loads(offbeat("status", done, "--json")[1])
+    assert told["state"].startswith("finished: ")
+    assert (told["run"]["arrived"], len(told["run"]["sites"])) == (30, 3)
+    store = SiteStore(tmp_path)
+    store.begin("run-5")
+    site = json.loads(offbeat("status", tmp_path, "--json")[1])["site"]
+    assert (site["run"], site["waits"], site["progress"]["done"]) == ("run-5", False, 0)
+    store.close()
+
+
 def test_status_of_a_sites_state(offbeat: Any, tmp_path: Path) -> None:
     """It is read while the site has locked it, and stays as it is."""
     pytest.importorskip("opacus")
     store = SiteStore(tmp_path)
     store.begin("run-5")
-    assert offbeat("status", tmp_path)[:2] == (0, "a site of run run-5: no update waits\n")
+    assert offbeat("status", tmp_path)[:2] == (0, "a site of run run-5: 0 tasks done; no update waits\n")
     ledger = ExamplesLedger(ExamplesPrivacy(noise=2.0, epsilon=8.0), tmp_path)
     ledger.prepare(0.3)
     ledger.begin(30)
     store.save(PendingUpdate(UpdateSubmission(4, 3, torch.zeros(2), torch.zeros(0, dtype=torch.int64))))
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     code, out, _ = offbeat("status", tmp_path)
-    assert (code, out.splitlines()[0]) == (0, "a site of run run-5: an update waits for the server's answer")
+    assert (code, out.splitlines()[0]) == (
+        0,
+        "a site of run run-5: 0 tasks done; an update waits for the server's answer",
+    )
     epsilon = examples_epsilon([(2.0, 0.3, 30)], 1e-5)
     expected = f"privacy of examples: ε = {epsilon:.2f} of 8 (δ = 1e-05; 30 local steps)"
     assert out.splitlines()[1:] == [expected]
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    store.close()
+
+
+def test_status_of_a_site_that_has_done_tasks(offbeat: Any, tmp_path: Path) -> None:
+    """What it has done survives its process, and ends with the run."""
+    store, nothing = SiteStore(tmp_path), torch.zeros(0, dtype=torch.int64)
+    store.begin("run-5")
+    for task, accepted in ((4, True), (7, False), (9, True)):
+        update = UpdateSubmission(task, 3, torch.zeros(2), nothing, {"loss": task / 8})
+        store.save(PendingUpdate(update))
+        store.acknowledge(task, accepted)
+    store.close()
+    store = SiteStore(tmp_path)
+    first, second = offbeat("status", tmp_path)[1].splitlines()
+    assert first == "a site of run run-5: 2 tasks done, the last with loss 1.125; no update waits"
+    assert second.startswith("the server accepted its last update ")
+    store.begin("run-6")
+    assert offbeat("status", tmp_path)[1] == "a site of run run-6: 0 tasks done; no update waits\n"
+    store.close()
+
+
+def test_the_state_of_a_site_of_an_earlier_version_has_no_progress(offbeat: Any, tmp_path: Path) -> None:
+    write_tensors(tmp_path / "client.safetensors", {"about": packed({"run": "run-5"})})
+    assert offbeat("status", tmp_path)[1] == "a site of run run-5: 0 tasks done; no update waits\n"
+    store = SiteStore(tmp_path)
+    assert (store.run, store.progress) == ("run-5", SiteProgress())
     store.close()
 
 

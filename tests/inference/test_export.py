@@ -148,6 +148,23 @@ def test_a_served_run_is_described_by_its_plan(run: ob.Run, tmp_path: Path) -> N
         ob.UsageError, match=r"needs the shape of a sample.*offbeat\.export\(run, file, example"
     ):
         export(replace(record, meta=meta), tmp_path / "model.pt2")
+    dtype, shape = ob.read_run(run.path).entry("learner")["sample"]  # as a server with test data records it
+    described = replace(record, meta=meta | {"sample": [dtype, shape]})
+    export(described, tmp_path / "model.pt2")
+    program = torch.export.load(tmp_path / "model.pt2").module()
+    example = torch.zeros(3, *shape, dtype=getattr(torch, dtype))
+    assert torch.allclose(program(example), of_the_run(run)(example), atol=1e-6)
+
+
+@pytest.mark.parametrize("sample", [["float32", [2**20, 2**20]], ["float32", [0, 2**62]], ["save", [4]]])
+def test_a_sample_that_a_hostile_directory_records_is_not_made(
+    sample: Any, run: ob.Run, tmp_path: Path
+) -> None:
+    record = ob.read_run(run.path)  # type: ignore[arg-type]
+    learner = record.meta["learner"] | {"sample": sample}
+    hostile = replace(record, meta=record.meta | {"learner": learner})
+    with pytest.raises(ob.UsageError, match=r"the run records a sample of .* 1 to 268,435,456 numbers"):
+        export(hostile, tmp_path / "model.pt2")
 
 
 def test_a_run_that_has_not_finished_has_no_model_yet(tmp_path: Path) -> None:

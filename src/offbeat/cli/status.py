@@ -1,6 +1,7 @@
 """The command that shows a deployed run, or a site's own state."""
 
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +29,7 @@ def status(
     unencrypted: Annotated[
         bool, typer.Option("--unencrypted", help="let the token cross the network readable")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")] = False,
 ) -> None:
     """Show the sites of a run and how it stands, from its directory or its live page; or a site's state."""
     if target.startswith(("http://", "https://")):
@@ -45,7 +47,7 @@ def status(
         from offbeat.runs.verify import is_site
 
         if is_site(Path(target)):
-            _show_site(Path(target))
+            _show_site(Path(target), as_json)
             return
         from offbeat.cli.state_dir import enrolled_sites, unresponsive
         from offbeat.net.monitor.from_journal import snapshot_of
@@ -57,17 +59,38 @@ def status(
         state = record.status if record.stop_reason is None else f"{record.status}: {record.stop_reason}"
         if record.status == "running" and (reason := unresponsive(Path(target))) is not None:
             state = f"not running: {reason}"
-    _show(snapshot, state)
+    if as_json:
+        _print_json({"state": state, "run": snapshot})
+    else:
+        _show(snapshot, state)
 
 
-def _show_site(directory: Path) -> None:
+def _print_json(value: object) -> None:
+    """Print a value as JSON; NaN and infinity are null."""
+    import msgspec
+
+    out.print(
+        msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), markup=False, soft_wrap=True
+    )
+
+
+def _show_site(directory: Path, as_json: bool) -> None:
+    from offbeat.report.units import duration_text
+
     with requires_extra("net"):
         from offbeat.net.client.examples_ledger import ExamplesSpent
         from offbeat.net.client.store import SiteSummary
 
     summary, spent = SiteSummary.read(directory), ExamplesSpent.read(directory)
+    if as_json:
+        _print_json({"site": summary, "privacy": None if spent is None else spent.text})
+        return
     waits = "an update waits for the server's answer" if summary.waits else "no update waits"
-    out.print(f"a site of run {summary.run}: {waits}", markup=False)
+    progress = summary.progress
+    out.print(f"a site of run {summary.run}: {progress.text}; {waits}", markup=False)
+    if progress.accepted is not None:
+        ago = duration_text(round(max(0.0, time.time() - progress.accepted)))
+        out.print(f"the server accepted its last update {ago} ago")
     if spent is not None:
         out.print(f"privacy of examples: {spent.text}", markup=False)
 

@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import UsageError
@@ -19,6 +20,9 @@ from offbeat.core.module_tensors import unwrapped
 from offbeat.inference.trained import TrainedModule, trained_module
 from offbeat.runs.files import write_tensors
 from offbeat.runs.record import RunRecord, read_run
+
+LARGEST = 2**28
+"""Most numbers of a sample that a run's directory may have made."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,17 @@ def _write_onnx(trained: TrainedModule, path: Path, example: Any) -> None:
     program.save(path)
 
 
+def _zeros(dtype: str, shape: tuple[int, ...], path: Path) -> Tensor:
+    """Two samples of zeros. What is recorded may be anything: it allocates no more than samples do."""
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype) or not 0 < prod(shape) <= LARGEST:
+        raise UsageError(
+            f"{path} cannot be made: the run records a sample of {dtype} {list(shape)}, and 1 to {LARGEST:,} "
+            "numbers of a type of PyTorch are allowed; export in Python, with example=batch"
+        )
+    return torch.zeros(2, *shape, dtype=kind)
+
+
 def _arguments(trained: TrainedModule, path: Path, example: Any) -> tuple[tuple[Any, ...], Any]:
     """The module's arguments to follow, and which of their dimensions may have any size: the first."""
     if trained.missing:
@@ -119,11 +134,10 @@ def _arguments(trained: TrainedModule, path: Path, example: Any) -> tuple[tuple[
     if example is None and trained.sample is None:
         raise UsageError(
             f"{path} needs the shape of a sample, which the run has not recorded: export in Python, with "
-            "offbeat.export(run, file, example=batch)"
+            "offbeat.export(run, file, example=batch); a server that has test data records it"
         )
     if example is None and trained.sample is not None:
-        dtype, shape = trained.sample
-        example = torch.zeros(2, *shape, dtype=getattr(torch, dtype))
+        example = _zeros(*trained.sample, path)
     arguments = example if isinstance(example, tuple) else (example,)
     return arguments, tuple({0: torch.export.Dim("batch")} for _ in arguments)
 

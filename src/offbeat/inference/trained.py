@@ -87,7 +87,8 @@ def trained_module(
     if extra := sorted(name for name in tensors if without_prefixes(name) not in known):
         raise UsageError(f"{path} does not fit: it has {extra[0]}, which the {type(module).__name__} has not")
     model.load_into(module).eval()
-    dtype, shape = described.get("sample") or ("float32", described.get("sample_shape"))
+    recorded = described.get("sample") or record.meta.get("sample")
+    dtype, shape = recorded or ("float32", described.get("sample_shape"))
     return TrainedModule(
         module=module,
         missing=tuple(name for name in plain_state_dict(module) if matches(name, personal)),

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import Tensor, nn
 
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, Samples
 from offbeat.local.criterion import Loss
 from offbeat.local.losses import LOSSES
 from offbeat.local.torch_learner import TorchLearner
@@ -55,14 +55,12 @@ def describe_learner(learner: TorchLearner, seed: int) -> LearnerDescription:
     """Describe a learner under a run's seed, which draws the parameters that are not trained."""
     criterion, metrics, train = learner.criterion, learner.metrics, learner.data.train
     named = dict(metrics.items()) if isinstance(metrics, Mapping) else {name: name for name in metrics or ()}
-    maker, sample = model_of(learner.module), None
-    if isinstance(train, Dataset) and isinstance(train.x, Tensor):
-        sample = str(train.x.dtype).removeprefix("torch."), train.sample_shape
+    maker = model_of(learner.module)
     return LearnerDescription(
         model=_MODEL.dump_python(maker.spec, mode="json"),
         sample_shape=maker.sample_shape,
         classes=maker.classes,
-        sample=sample,
+        sample=sample_form(train),
         personal=learner.personal,
         loss=_loss_name(criterion.loss) if criterion.loss else "",
         step=name_of(criterion.step) if criterion.step else "",
@@ -72,6 +70,13 @@ def describe_learner(learner: TorchLearner, seed: int) -> LearnerDescription:
         else {n: m if isinstance(m, str) else name_of(m) for n, m in named.items()},
         frozen=learner.frozen_digest(seed),
     )
+
+
+def sample_form(samples: Samples | None) -> tuple[str, tuple[int, ...]] | None:
+    """dtype and shape of one of these samples; None where there are none, or they are not one tensor."""
+    if not isinstance(samples, Dataset) or not isinstance(samples.x, Tensor):
+        return None
+    return str(samples.x.dtype).removeprefix("torch."), samples.sample_shape
 
 
 def describe_training(training: Training) -> dict[str, Any]:

@@ -70,6 +70,7 @@ class _RecordedEntry(TypedDict, total=False):
     summary: dict[Name, float | Found | None]
     privacy: _PrivateEntry
     plan: _DescribedEntry
+    sample: tuple[Name, list[Count]] | None
     learner: _DescribedEntry | None
     training: dict[str, Any]
     world: dict[str, Any]

@@ -43,6 +43,7 @@ def test_it_ends_with_the_run(tmp_path: Path) -> None:
     record = ob.read_run(tmp_path)
     assert (record.status, record.site_names()) == ("finished", {0: "north"})
     assert len(record.evaluations()) == 4  # each version, where nothing else is said
+    assert record.entry("sample") == ["float32", [1, 8, 8]]
 
 
 def test_a_block_that_ends_leaves_the_run_which_goes_on(tmp_path: Path) -> None:

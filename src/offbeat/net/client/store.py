@@ -5,9 +5,11 @@ state that comes with it, so that the two cannot part.
 """
 
 import logging
-from dataclasses import dataclass, field
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.events import Metrics, TaskId
@@ -30,17 +32,54 @@ class SiteSummary:
     Attributes:
         run: The run that the site took part in last.
         waits: Whether an update waits for the server's answer.
+        progress: What the site has done in that run.
     """
 
     run: str
     waits: bool
+    progress: "SiteProgress"
 
     @classmethod
     def read(cls, directory: Path) -> Self:
         """Read the files. Raises `DamageError` where they cannot be read."""
         with reading(directory / _STATE):
-            run = str(unpacked(read_tensors(directory / _STATE)["about"])["run"])
-        return cls(run, (directory / _UPDATE).exists())
+            about = unpacked(read_tensors(directory / _STATE)["about"])
+            return cls(str(about["run"]), (directory / _UPDATE).exists(), SiteProgress.read(about))
+
+
+@dataclass(frozen=True)
+class SiteProgress:
+    """What a site has done in a run.
+
+    Attributes:
+        done: Number of its updates that the server has accepted.
+        loss: Mean loss of the last of these tasks. None means that it has none.
+        accepted: When the last of them was accepted, in seconds since 1970. None means never.
+    """
+
+    done: int = 0
+    loss: float | None = None
+    accepted: float | None = None
+
+    @classmethod
+    def read(cls, about: Mapping[str, Any]) -> Self:
+        """Read it from a site's state, which an earlier version of Offbeat may have written without it."""
+        loss, accepted = about.get("loss"), about.get("accepted")
+        return cls(
+            int(about.get("done", 0)),
+            None if loss is None else float(loss),
+            None if accepted is None else float(accepted),
+        )
+
+    def after(self, update: UpdateSubmission) -> "SiteProgress":
+        """The progress once the server has accepted another update, now."""
+        return SiteProgress(self.done + 1, update.metrics.get("loss"), time.time())
+
+    @property
+    def text(self) -> str:
+        """It in words, such as "12 tasks done, the last with loss 0.4312"."""
+        done = f"{self.done} {'task' if self.done == 1 else 'tasks'} done"
+        return done if self.loss is None else f"{done}, the last with loss {self.loss:.4g}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +110,7 @@ class SiteStore:
         self.run = ""
         self.state: Tensors = {}
         self.pending: PendingUpdate | None = None
+        self.progress = SiteProgress()
         self.runs = KnownRuns()
         if directory is not None:
             try:
@@ -88,7 +128,7 @@ class SiteStore:
     def begin(self, run: str) -> None:
         """The site takes part in this run; the state of another one is deleted."""
         if run != self.run:
-            self.run, self.state = run, {}
+            self.run, self.state, self.progress = run, {}, SiteProgress()
             self._remove(_UPDATE)
             self.pending = None
             self._save_state()
@@ -126,7 +166,7 @@ class SiteStore:
             return
         pending, self.pending = self.pending, None
         if accepted:
-            self.state = pending.state
+            self.state, self.progress = pending.state, self.progress.after(pending.update)
             self.runs.acknowledged(self.run, task)
             self._save_state()
         self._remove(_UPDATE)
@@ -142,7 +182,8 @@ class SiteStore:
         if state.exists() or update.exists():
             with reading(state):
                 tensors = read_tensors(state)
-                self.run = str(unpacked(tensors.pop("about"))["run"])
+                about = unpacked(tensors.pop("about"))
+                self.run, self.progress = str(about["run"]), SiteProgress.read(about)
                 self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
         if update.exists():
             try:
@@ -157,7 +198,7 @@ class SiteStore:
                 log.error("%s (done: it is now %s)", error, aside.name)
 
     def _save_state(self) -> None:
-        about = packed({"run": self.run})
+        about = packed({"run": self.run, **asdict(self.progress)})
         self._write(_STATE, {"about": about, **{f"state.{n}": t for n, t in self.state.items()}})
 
     def _write(self, name: str, tensors: Tensors) -> None:

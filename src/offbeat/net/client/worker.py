@@ -10,6 +10,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from math import inf
 from typing import Any
 
 from offbeat.core.errors import OffbeatError, RunError
@@ -43,6 +44,8 @@ from offbeat.secure.committee import Committee
 Prepare = Callable[[Mapping[str, Any], ClientId], TrainingContext]
 """Makes a training context from the server's run spec and the client's number; may raise `UsageError`."""
 log = logging.getLogger(__name__)
+PROGRESS_SECONDS = 60.0
+"""Least time between two lines of the log on what the site has done."""
 
 
 class Worker:
@@ -59,6 +62,7 @@ class Worker:
         self._current: TrainingTask | None = None
         self._training: set[asyncio.Task[None]] = set()
         self._failures = 0
+        self._told = -inf
 
     @property
     def task(self) -> TaskId | None:
@@ -158,6 +162,8 @@ class Worker:
                 else:
                     log.warning("the update of task %d was refused: %s", message.task, message.reason)
                 self._acknowledge(message.task, accepted=message.accepted)
+                if message.accepted:
+                    self._tell_progress(message.task)
             case EvaluationRequest():
                 if self._evaluating is not None:  # ends it, unless it has begun: then its result is dropped
                     self._evaluating.cancel()
@@ -229,6 +235,13 @@ class Worker:
             self._store.acknowledge(task, accepted)
         except (RunError, OSError) as error:
             log.error("%s: the state after task %d is in memory only", error, task)
+
+    def _tell_progress(self, task: TaskId) -> None:
+        """Write to the log what has been done, once a minute: a site may do many tasks a second."""
+        now = self._clock.now()
+        if now - self._told >= PROGRESS_SECONDS:
+            self._told = now
+            log.info("an update was accepted: %s", self._store.progress.text, extra={"task": task})
 
     # ---- evaluation ----
 

@@ -23,6 +23,7 @@ from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment, check_entry
+from offbeat.local.description import sample_form
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.run_spec import RunSpec, make_run_spec
@@ -115,7 +116,8 @@ def open_run(
         run, label = str(found.entry("run")), found.label
     else:
         served = {"algorithm": spec.algorithm, "run": run, "plan": spec.document()}
-        meta = prepared.metadata() | served | {"clients": options.clients}
+        tried = learner.data.test if isinstance(learner, TorchLearner) else None
+        meta = prepared.metadata() | served | {"clients": options.clients, "sample": sample_form(tried)}
     training = spec.training
     info = RunInfo(run, spec.document(), spec.classes, training.batch_size, training.drop_last)
     coordinator = Coordinator(prepared, options, info, seeds)
