@@ -13,6 +13,8 @@ from offbeat.core.journal import Row
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.secure.release_seeds import ReleaseSeed
 from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.store import version_file
+from offbeat.runs.verify import named_files
 
 SHOWN = 10  # of what must not be
 ANOTHERS = "releases with another's noise"
@@ -37,6 +39,15 @@ class Findings:
     noise: str
     redone: str
     wrong: list[str]
+
+
+def needed_files(record: RunRecord) -> set[str]:
+    """The files of tensors of an ended run: its model, and what it can go on from under other limits."""
+    last = record.checkpoint()
+    if last is None:
+        return {"model.safetensors"}
+    current = {path.name for path in record.path.glob(version_file(last.version))}
+    return {"model.safetensors", *named_files(last), *current}
 
 
 def examine(state: Path, logs: Path, seeds: Path) -> Findings:
@@ -66,11 +77,9 @@ def examine(state: Path, logs: Path, seeds: Path) -> Findings:
     wrong = [f"{what}: {found[:SHOWN]}" for what, found in must_be_none.items() if found]
     if record.status != "finished":
         wrong.append(f"the run is {record.status}")
-    left = sorted(
-        p.name for p in state.iterdir() if p.suffix == ".safetensors" or p.name.startswith("secrets")
-    )
-    if left != ["model.safetensors"]:
-        wrong.append(f"files are left: {left}")
+    found = {p.name for p in state.iterdir() if p.suffix == ".safetensors" or p.name.startswith("secrets")}
+    if left := sorted(found - needed_files(record)):
+        wrong.append(f"files are left: {left[:SHOWN]}")
     wrong += wrong_seeds(used, releases_of(rows)) if used else []
     redone = redo(record, rows, logs / "updates", used)
     wrong += wrong_outcome(record, rows, redone, models)
