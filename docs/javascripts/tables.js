@@ -1,5 +1,5 @@
 // Tables that can be sorted by a click on a head and filtered by words, and by the values of a column that has few.
-// Every table with so many rows has it; without JavaScript a table is as it was written.
+// Every table with at least this number of rows has it; without JavaScript a table is as it was written.
 "use strict";
 
 const LEAST_ROWS = 8;

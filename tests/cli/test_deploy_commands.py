@@ -21,7 +21,9 @@ import yaml
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
+from offbeat.cli.state_dir import enrolled_sites, is_own_tokens
 from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
+from offbeat.net.auth.tokens import enrol
 from offbeat.net.client.about import packed
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.store import PendingUpdate, SiteProgress, SiteStore
@@ -382,3 +384,25 @@ def test_wrong_options_are_one_line(offbeat: Any, done: Path, arguments: list[st
     assert code == 2
     assert words in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("server", "names"),
+    [
+        ({"tokens": True}, {"north", "south"}),
+        ({"tokens": False}, set()),
+        ({}, set()),
+        ([], set()),
+        (None, set()),
+    ],
+)
+def test_the_enrolled_sites_are_those_that_the_server_goes_by(
+    server: Any, names: set[str], tmp_path: Path
+) -> None:
+    for name in ("north", "south"):
+        enrol(tmp_path / "tokens.json", name)
+    if server is not None:
+        (tmp_path / "server.json").write_text(json.dumps(server), encoding="utf-8")
+    assert enrolled_sites(tmp_path) == names
+    assert is_own_tokens(tmp_path / "tokens.json", tmp_path)
+    assert not is_own_tokens(tmp_path / "others.json", tmp_path)

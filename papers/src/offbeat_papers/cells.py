@@ -11,8 +11,8 @@ from offbeat.allowed import NotAllowedError
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.recipes.load import amend
+from offbeat.recipes.planner import settings
 from offbeat.recipes.recipe import Recipe
-from offbeat.recipes.settings import settings
 from offbeat.recipes.trace import inline_trace
 from offbeat.runs.recorded_options import BESIDE
 from offbeat_papers.load import size_columns, size_labels, study_document

@@ -79,8 +79,8 @@ def render_page(
         "once below. Left out are the worked examples and what stands in for data that cannot be had.",
         markdown(_claim_counts(judged, papers)),
         "## All experiments",
-        f"Its verdict is that of its claims, which its paper's page has one by one. {MARK}: so many of its "
-        "runs are of commits that nobody can check out.",
+        "An experiment's verdict is that of its claims, which its paper's page has one by one. "
+        f"{MARK}: this number of its runs are of commits that nobody can check out.",
         markdown([_HEADS, *(_experiment(each, papers, folder) for each in judged)]),
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"

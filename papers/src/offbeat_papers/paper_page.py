@@ -49,8 +49,8 @@ def render_paper(paper: Paper, own: Sequence[JudgedExperiment], page: str = "pap
         f"`offbeat reproduce --page docs/{page}`",
         *([_LINK.sub("](../", with_numbers(paper.gain.strip(), own))] if paper.gain else []),
         "## Experiments",
-        f"An experiment's verdict is that of its claims below. {MARK}: so many of its runs are of commits "
-        "that nobody can check out.",
+        "An experiment's verdict is that of its claims below. "
+        f"{MARK}: this number of its runs are of commits that nobody can check out.",
         markdown([_EXPERIMENT_HEADS, *map(_experiment_row, own)]),
         "## Claims",
         "The effect of a claim is how many times as long the other one takes, or by how much the first is "

@@ -42,7 +42,7 @@ def dashboard_of(
     def snapshot() -> "Snapshot":
         if service is None or isinstance(service, FinishedService):
             # The run is over: its directory is all there is.
-            return snapshot_of(read_run(state))
+            return with_enrolled(snapshot_of(read_run(state)), listener.enrolled())
         current = service.snapshot()
         counts = Counter(listener.rejected) + refusals.counts + Counter(current.rejected)
         current = with_enrolled(current, listener.enrolled())

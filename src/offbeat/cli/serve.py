@@ -16,7 +16,7 @@ from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out
 from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.keys import KeyGroup, split_sets
-from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, touch
+from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, is_own_tokens, touch
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
@@ -181,7 +181,8 @@ def serve(
             if dashboard is not None:
                 opened = dashboard_of(dashboard, state, server, tls_cert, tls_key, dashboard_unencrypted)
                 page = await stack.enter_async_context(opened)
-            _announce(state, listen, server.port, page, sites or loaded.clients)
+            own_tokens = tokens is not None and is_own_tokens(tokens, state)
+            _announce(state, listen, server.port, page, sites or loaded.clients, own_tokens)
             return await server.ended()
 
     os.umask(0o077)  # for what callbacks write
@@ -212,10 +213,10 @@ def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any
     return validated(ServerOptions, {"clients": sites or recipe.clients, **given}, "--set server")
 
 
-def _announce(state: Path, listen: str, port: int, page: str | None, sites: int) -> None:
-    """Print the server's address, and write it to the file that `offbeat stop` reads."""
+def _announce(state: Path, listen: str, port: int, page: str | None, sites: int, own_tokens: bool) -> None:
+    """Print the server's address, and write it to the file that `offbeat stop` and `status` read."""
     address = f"{listen.rpartition(':')[0]}:{port}" if port else listen  # a Unix socket has no port
-    document = {"pid": os.getpid(), "address": address, "dashboard": page}
+    document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": own_tokens}
     make_file(state / SERVER)
     (state / SERVER).write_text(json.dumps(document), encoding="utf-8")
     out.print(f"listening on {address}; the run begins when {sites} sites are there", markup=False)

@@ -32,13 +32,26 @@ def server_pid(directory: Path) -> int:
         ) from None
 
 
+def is_own_tokens(tokens: Path, directory: Path) -> bool:
+    """Whether a file of tokens is the one in a state directory."""
+    try:
+        return tokens.samefile(directory / TOKENS)
+    except OSError:
+        return False
+
+
 def enrolled_sites(directory: Path) -> frozenset[str]:
-    """Names of the sites that have a token of a run; empty where sites need none, or nobody may read it."""
+    """Names of the sites that the server of a directory takes by the directory's tokens.
+
+    It is empty where the server goes by other tokens or by none, and where it has ended: what the tokens in
+    the directory mean is then not known.
+    """
     from offbeat.net.auth.tokens import Tokens
 
     try:
-        return Tokens(directory / TOKENS).sites()
-    except OffbeatError:
+        goes_by_them = json.loads(read_text(directory / SERVER, _MOST_BYTES))["tokens"] is True
+        return Tokens(directory / TOKENS).sites() if goes_by_them else frozenset()
+    except (OffbeatError, OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
 
 

@@ -291,7 +291,7 @@ class _Probe:
         return False
 
     def _certificate(self) -> x509.Certificate | None:
-        """The server's certificate, whoever has signed it; None if it does not show one."""
+        """The server's certificate, signed by any authority; None if the server shows none."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.set_alpn_protocols(["h2"])
@@ -350,7 +350,7 @@ class _Probe:
 
 
 def _received(connection: socket.socket, count: int) -> bytes:
-    """So many bytes, or fewer at the end of the connection."""
+    """Read `count` bytes, or fewer at the end of the connection."""
     data = b""
     while len(data) < count and (more := connection.recv(count - len(data))):
         data += more

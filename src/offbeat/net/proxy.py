@@ -108,7 +108,7 @@ def proxy_for(address: str, option: str | None, environ: Mapping[str, str] | Non
 
 
 def environment_name(environ: Mapping[str, str]) -> str | None:
-    """The variable that has the environment's proxy; None if there is none."""
+    """The name of the variable with the environment's proxy; None without such a variable."""
     return next((name for name in ("https_proxy", "HTTPS_PROXY") if environ.get(name)), None)
 
 

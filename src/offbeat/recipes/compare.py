@@ -20,9 +20,9 @@ from offbeat.experiment import check_concurrency
 from offbeat.recipes.build import make_learner
 from offbeat.recipes.load import check, document_of
 from offbeat.recipes.metrics import check_metrics
+from offbeat.recipes.planner import settings
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.run_pool import ONE_OF_MANY, PlannedRun, RunProgress, run_planned
-from offbeat.recipes.settings import settings
 from offbeat.recipes.sweep import directory_name, sweep_points
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.recorded_options import BESIDE

@@ -130,7 +130,7 @@ class RunStore:
         found = self._database.execute("SELECT value FROM meta WHERE key = 'processors'").fetchone()
         try:
             known = [] if found is None else json.loads(found[0])
-        except ValueError:  # whoever reads the run says so
+        except ValueError:  # a reader of the run reports it
             return
         if known and isinstance(known, list) and processor_name() not in known:
             self.set_meta({"processors": [*known, processor_name()]})

@@ -41,7 +41,8 @@ class Execution:
         workers = self.workers
         if not (hasattr(workers, "__index__") and workers >= 0):
             raise UsageError(
-                f"workers = {workers} is not allowed: 0 trains in this process, more in so many others"
+                f"workers = {workers} is not allowed: give 0 to train in this process, or a number of "
+                "worker processes"
             )
         if workers and self.executor is not None:
             raise UsageError(

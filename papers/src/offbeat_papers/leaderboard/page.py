@@ -230,7 +230,7 @@ def _own(board: Mapping[str, Any], boards: Mapping[str, ItemRows]) -> Iterator[s
 
 
 def _minutes(names: Sequence[str], runs: int) -> float:
-    """Processor minutes of so many runs with each of some data sets."""
+    """Processor minutes of a number of runs with each of some data sets."""
     results = Results(RESULTS)
     means = [
         [row.processor for study in _studies(name) for row in results.rows(study).values() if row.processor]

@@ -52,7 +52,7 @@ class Setting:
             raise type(error)(f"{where}: {error}") from None
 
     def runs(self, seeds: int) -> Iterator[Recipe]:
-        """The recipe of each run, under so many seeds from the recipe's first one on."""
+        """The recipe of each run, under each seed: as many as `seeds`, from the recipe's first on."""
         first = self.recipe.seed
         return (self.recipe.with_seed(seed) for seed in range(first, first + seeds))
 
