@@ -14,6 +14,7 @@ from offbeat.core.model import Tensors
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import map_chunks
+from offbeat.vectors.sorting import middle_of_sorted
 
 Beta = Annotated[float, Field(ge=0, lt=0.5, description="share β dropped at either end")]
 ROUNDING = 1e-9
@@ -53,13 +54,13 @@ def trimmed_mean(x: Sequence[Tensor], s: Sequence[float], drop: int) -> Tensor:
         s: s_i, one for each.
         drop: Number of values dropped at either end, less than k/2.
     """
-    k = len(x)
     weights = torch.tensor(s, dtype=x[0].dtype)[:, None]
 
     def mean(out: Tensor | None, *parts: Tensor) -> Tensor:
         rows = torch.stack(parts).mul_(weights)
-        if drop:
-            rows = rows.sort(dim=0).values[drop : k - drop]
-        return weighted_sum(list(rows), [1 / len(rows)] * len(rows), out)
+        kept = middle_of_sorted(list(rows), drop) if drop else list(rows)
+        return weighted_sum(kept, [1 / len(kept)] * len(kept), out).add_(
+            0.0
+        )  # no −0.0, whatever the sort did
 
     return map_chunks(mean, *x)
