@@ -36,7 +36,7 @@ from unittest.mock import patch
 
 IMPORTED = (
     "torch", "torch.func", "torch.multiprocessing", "torch.overrides", "safetensors.torch",
-    "sklearn.datasets", "grpc.aio", "aiohttp", "cryptography.x509", "pydantic", "typer", "rich.progress",
+    "grpc.aio", "aiohttp", "cryptography.x509", "pydantic", "typer", "rich.progress",
     "matplotlib.figure", "plotly.graph_objects",
     "offbeat.recipes.compare", "offbeat.recipes.run_pool", "offbeat.recipes.from_run", "offbeat.report",
     "offbeat.sim.replay",

@@ -18,6 +18,15 @@ def test_digits():
     assert source.groups is None
 
 
+def test_the_file_is_read_as_scikit_learn_reads_it():
+    datasets = pytest.importorskip("sklearn.datasets")
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    everything = digits._read()
+    expected = torch.from_numpy(pixels.astype("float32") / 16.0).reshape(-1, 1, 8, 8)
+    assert torch.equal(everything.x, expected)
+    assert torch.equal(everything.y, torch.from_numpy(labels.astype("int64")))
+
+
 def test_split_is_always_the_same_whatever_the_seed():
     pytest.importorskip("sklearn")
     a, b = load("digits"), load("digits", seed=7)
