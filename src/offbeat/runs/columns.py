@@ -4,8 +4,7 @@ import json
 from math import isfinite
 from typing import Annotated, Any, NotRequired, Required, TypedDict
 
-from msgspec import Meta, ValidationError, convert
-from msgspec.structs import replace
+from msgspec import Meta, Struct, ValidationError, convert
 
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import numbers
@@ -20,12 +19,68 @@ Name = Annotated[str, Meta(max_length=500)]
 Count = Annotated[int, Meta(ge=0)]
 Found = dict[Name, float | None]
 """Metrics by name."""
-_ROW = tuple[
-    Count, float, Name, Name, Count | None, Count | None, Count | None, Count | None, Count | None,
-    Count | None, str | None,
-]  # fmt: skip
-_METRIC = tuple[Count, float, Count, Count, Count, Count, float | None, float | None, str | None]
-_CLIENT_METRIC = tuple[Count, Count, Count, str]
+
+
+class _JournalColumns(Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """The columns of a journal row. A struct's types are read once, those of a tuple in each conversion."""
+
+    seq: Count
+    t: float
+    kind: Name
+    name: Name
+    client: Count | None
+    task: Count | None
+    base: Count | None
+    version: Count | None
+    staleness: Count | None
+    steps: Count | None
+    data: str | None
+
+
+class _MetricColumns(Struct, array_like=True, forbid_unknown_fields=True):
+    """The columns of an evaluation."""
+
+    seq: Count
+    t: float
+    version: Count
+    tasks: Count
+    bytes_up: Count
+    bytes_down: Count
+    loss: float | None
+    accuracy: float | None
+    data: str | None
+
+
+class _ClientMetricColumns(Struct, array_like=True, forbid_unknown_fields=True):
+    """The columns of what a client has measured."""
+
+    evaluation: Count
+    client: Count
+    samples: Count
+    data: str
+
+
+class _ClientColumns(Struct, array_like=True, forbid_unknown_fields=True):
+    """The columns of a client: labels are JSON."""
+
+    client: Count
+    samples: Count
+    labels: str | None
+
+
+class _SiteColumns(Struct, array_like=True, forbid_unknown_fields=True):
+    """The columns of a site: labels are JSON."""
+
+    name: Name
+    client: Count
+    labels: str | None
+
+
+class _MetaColumns(Struct, array_like=True, forbid_unknown_fields=True):
+    """The columns of an entry of the table meta: the value is JSON."""
+
+    key: Name
+    value: str
 
 
 class _DescribedEntry(TypedDict, total=False):
@@ -145,8 +200,11 @@ _DATA: dict[str, Any] = {
 
 def journal_row(*columns: Any) -> Row:
     """Make a row from its columns, of which `data` is JSON. Raises `ValidationError` or `ValueError`."""
-    row = Row(*convert(columns, _ROW))
-    row = replace(row, data=json.loads(columns[-1])) if row.data else replace(row, data=None)
+    read = convert(columns, _JournalColumns)
+    row = Row(
+        read.seq, read.t, read.kind, read.name, read.client, read.task, read.base, read.version,
+        read.staleness, read.steps, json.loads(read.data) if read.data else None,
+    )  # fmt: skip
     if not isfinite(row.t):
         raise ValueError(f"t = {row.t} in journal row {row.seq}")
     if row.data is not None or row.name in _DATA:
@@ -176,35 +234,40 @@ def _check(row: Row) -> None:
 
 def metric_row(*columns: Any) -> Metric:
     """Make an evaluation from its columns; errors as of `journal_row`."""
-    *own, data = convert(columns, _METRIC)
-    found = convert(json.loads(data), Found) if data else None
-    if not isfinite(own[1]):
-        raise ValueError(f"t = {own[1]} in evaluation {own[0]}")
-    return Metric._make((*own, numbers(found) if found else None))
+    read = convert(columns, _MetricColumns)
+    further = convert(json.loads(read.data), Found) if read.data else None
+    if not isfinite(read.t):
+        raise ValueError(f"t = {read.t} in evaluation {read.seq}")
+    return Metric(
+        read.seq, read.t, read.version, read.tasks, read.bytes_up, read.bytes_down, read.loss,
+        read.accuracy, numbers(further) if further else None,
+    )  # fmt: skip
 
 
 def client_metric_row(*columns: Any) -> ClientMetric:
     """Make what a client has found from its columns; errors as of `journal_row`."""
-    evaluation, client, samples, data = convert(columns, _CLIENT_METRIC)
-    return ClientMetric(evaluation, client, samples, convert(json.loads(data), Found))
+    read = convert(columns, _ClientMetricColumns)
+    return ClientMetric(read.evaluation, read.client, read.samples, convert(json.loads(read.data), Found))
 
 
 def client_row(*columns: Any) -> tuple[int, int, str | None]:
     """Client, number of samples, and labels as JSON; errors as of `journal_row`."""
-    return convert(columns, tuple[Count, Count, str | None])
+    read = convert(columns, _ClientColumns)
+    return read.client, read.samples, read.labels
 
 
 def site_row(*columns: Any) -> tuple[str, int, str | None]:
     """Name, client, and labels as JSON, of a site; errors as of `journal_row`."""
-    return convert(columns, tuple[Name, Count, str | None])
+    read = convert(columns, _SiteColumns)
+    return read.name, read.client, read.labels
 
 
 def meta_entry(key: Any, value: Any) -> tuple[str, Any]:
     """An entry of the table meta; errors as of `journal_row`."""
-    key, value = convert((key, value), tuple[Name, str])
-    found = json.loads(value)
-    check_depth(found, f"the entry {key}")
-    return key, found
+    read = convert((key, value), _MetaColumns)
+    entry = json.loads(read.value)
+    check_depth(entry, f"the entry {read.key}")
+    return read.key, entry
 
 
 def check_meta(entries: dict[str, Any]) -> None:
