@@ -1,17 +1,23 @@
 """FedCompass where the printed algorithms leave something open: lateness, leaving, losing, coming back."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import offbeat as ob
+from offbeat.algorithms.fedcompass import Compass, CompassSchedule
+from offbeat.core.algorithm import View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
 from offbeat.core.server import Server
+from offbeat.testing import check_run
+from offbeat.testing.strategies import worlds
 from tests.sampling import examples
 
 _THEORY = run_path(str(Path(__file__).parents[2] / "examples" / "fedcompass_theory.py"))
@@ -84,6 +90,17 @@ def test_a_new_group_aims_at_the_fastest_client_of_another_one_though_it_has_arr
     assert run.arrive(60, 0) == []  # 0.5 s a step; it waits for client 1
     commands = run.arrive(80, 2)  # 8 s a step: ⌊30/8⌋ = 3; T_exp = 110 + 100·0.5 = 160, Q = ⌊80/8⌋ = 10
     assert (commands[-1].steps, commands[-1].note["group"], commands[-1].note["T_a"]) == (10, 2, 160.0)
+
+
+def test_a_new_group_does_not_aim_at_a_client_that_has_arrived_and_left():
+    run = Driver(4)
+    run.arrive(10, 0)  # group 1, T_a = 110
+    run.arrive(20, 1)  # 2 s a step
+    run.arrive(60, 0)  # 0.5 s a step; the fastest of group 1, also for the next arrival
+    run.arrive(80, 2)
+    run.feed(81, Left(0))
+    run.feed(82, Left(2))
+    assert run.arrive(85, 3)[-1].steps == 26  # 8.5 s a step: T_exp = 110 + 100·2 = 310, Q = ⌊225/8.5⌋
 
 
 @pytest.mark.parametrize(("at", "steps"), [(109.0, 10), (110.0, 100), (110.0 * (1 - 1e-15), 100)])
@@ -569,3 +586,21 @@ def test_groups_at_equilibrium_can_exceed_appendix_b_for_a_while():
     """
     assert groups_at_equilibrium(10, 100, 46.0) == 2
     assert max(groups_late_in_the_run([1.0, 40.0, 46.0], 10, 100)) == 3
+
+
+class _CheckedFastest(CompassSchedule):
+    """Compares the kept speed of each group's fastest member with its members, after each event."""
+
+    def on(self, event: Event, state: Compass, view: View) -> Iterator[Command]:
+        yield from super().on(event, state, view)
+        for group in state.groups.values():
+            members = [state.seconds_per_step[client] for client in (*group.expected, *group.waiting)]
+            assert group.fastest in (None, min(members, default=None))
+
+
+@examples(20, suppress_health_check=[HealthCheck.too_slow])
+@given(worlds(), COMPASS_BOUNDS, LATENESS, st.sampled_from([0.0, 0.5]), st.integers(0, 1000))
+def test_the_kept_speed_of_a_group_is_that_of_its_fastest_member(world, bounds, latest, memory, seed):
+    algorithm = ob.fedcompass(*bounds)
+    schedule = _CheckedFastest(*bounds, latest=latest, speed_memory=memory)
+    check_run(replace(algorithm, schedule=schedule), world, seed)

@@ -45,7 +45,8 @@ SpeedMemory = Annotated[Memory, Field(description="share ρ of the old speed est
 class Group:
     """An arrival group: CL (`expected`), ACL (`waiting`, whose updates are `arrived`), T_a and T_max (s).
 
-    A client that leaves is no member any more, while its update stays.
+    A client that leaves is no member any more, while its update stays. `fastest` is the least S of the members
+    (s a step), or None where it must be computed again.
     """
 
     id: int
@@ -55,6 +56,7 @@ class Group:
     waiting: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
     fired: bool = False  # its timer has fired: kept only to recognise its late clients
+    fastest: float | None = None
 
     @property
     def timer(self) -> str:
@@ -126,7 +128,9 @@ class CompassSchedule(Schedule):
                 yield from self._dispatch(event.client, state, view)
             case Left():
                 for group in state.groups.values():
-                    group.waiting.discard(event.client)
+                    if event.client in group.waiting:
+                        group.waiting.remove(event.client)
+                        group.fastest = None
                 yield from self._without(event.client, state, view)
 
     def _arrived(self, event: Arrived, state: Compass, view: View) -> Iterator[Command]:
@@ -159,6 +163,7 @@ class CompassSchedule(Schedule):
     def _stop_waiting(self, client: ClientId, group: Group, state: Compass, view: View) -> Iterator[Command]:
         """A group whose last expected client this was ends, and those who arrived are aggregated."""
         group.expected.discard(client)
+        group.fastest = None
         if group.expected:
             return
         del state.groups[group.id]
@@ -175,6 +180,7 @@ class CompassSchedule(Schedule):
         seconds = {client: state.seconds_per_step[client] for client in group.waiting}
         members = self.times.fastest_first(seconds, view.now)
         group.waiting.clear()
+        group.fastest = None
         group.arrived.clear()
         state.late.clear()
         yield Aggregate(tasks, {"group": group.id})
@@ -191,6 +197,8 @@ class CompassSchedule(Schedule):
             steps, group = self._create(client, state, view.now)
             yield SetTimer(group.timer, self.times.timer(group.T_max))
         group.expected.add(client)
+        if group.fastest is not None:
+            group.fastest = min(group.fastest, state.seconds_per_step[client])
         state.group_of[client] = group.id
         yield Train(client, steps, {"group": group.id, "T_a": group.T_a, "T_max": group.T_max})
 
@@ -209,8 +217,9 @@ class CompassSchedule(Schedule):
         S, Q = state.seconds_per_step[client], -1
         for g in state.groups.values():
             if self.times.is_before(now, g.T_a):
-                fastest = min(state.seconds_per_step[c] for c in (*g.expected, *g.waiting))
-                T_exp = g.T_a + fastest * self.q_max
+                if g.fastest is None:
+                    g.fastest = min(state.seconds_per_step[c] for c in (*g.expected, *g.waiting))
+                T_exp = g.T_a + g.fastest * self.q_max
                 Q = max(Q, self.times.steps_until(T_exp, now, S))
         if 0 <= Q < self.q_min:
             Q = self.q_min
