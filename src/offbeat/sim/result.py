@@ -16,6 +16,7 @@ from offbeat.runs.presentation import Presentation, RunFacts
 from offbeat.runs.record import flat
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.summary import Summary
+from offbeat.sim.packed_rows import PackedRows
 
 
 class RunRows(RunFacts, Protocol):
@@ -139,7 +140,7 @@ class MemoryRecorder:
     seed: int = 0
     clients: int = 0
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
-    written: list[Row] = field(default_factory=list)
+    written: PackedRows | list[Row] = field(default_factory=PackedRows)
     measured: list[Metric] = field(default_factory=list)
     measured_at_clients: list[ClientMetric] = field(default_factory=list)
     best: BestModel | None = None
