@@ -30,6 +30,8 @@ EVERY_FEATURE = {
     "port",
     "wireless",
 }
+# For what the drivers' other tests try with all of these: rounds, groups with timers, and states of clients.
+FEW = {"fedasmu", "fedcompass", "moon"}
 EXAMPLES: dict[str, Options] = {
     "fedavg": {"steps": 4, "clients_per_round": 3},
     "fedavgm": {"steps": 4, "momentum": 0.9},

@@ -105,6 +105,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
         tracker().on_start(live_run(tmp_path))
 
 
+@pytest.mark.thorough
 def test_the_trackers_libraries_are_imported_when_a_run_starts(tmp_path: Path):
     script = tmp_path / "make.py"
     script.write_text(

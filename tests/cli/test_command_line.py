@@ -285,6 +285,7 @@ def one_by_one(jobs: list[Any], *_: Any) -> list[ob.RunRecord]:
     return [ob.read_run(job.directory) for job in jobs]
 
 
+@pytest.mark.thorough
 def test_a_sweep_its_tables_and_runs_of_equal_labels(
     recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

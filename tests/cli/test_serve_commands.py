@@ -678,6 +678,7 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
     assert ob.read_run(directory).site_names() == {0: "north"}
 
 
+@pytest.mark.thorough
 def test_status_says_that_a_server_is_stopped_silent_or_dead(
     start: Any, offbeat: Any, recipe: Path, tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def wait_for(ready: Any, *logs: Path) -> Any:
     return found
 
 
+@pytest.mark.thorough
 def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     for name in ("clinic.py", "recipe.yaml"):
         shutil.copy(ROOT / "examples" / "hospitals" / name, tmp_path)

@@ -20,6 +20,7 @@ def outputs(cells: list[Any], text: str) -> dict[str, str]:
     return {kind: str(shown) for output in cell.outputs for kind, shown in output.get("data", {}).items()}
 
 
+@pytest.mark.thorough
 def test_the_notebook_runs_and_shows_the_run(tmp_path: Path) -> None:
     for package in ("ipykernel", "pandas", "sklearn"):
         pytest.importorskip(package)

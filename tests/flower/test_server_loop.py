@@ -93,7 +93,7 @@ def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
     return record
 
 
-@pytest.mark.parametrize("name", mostly_thorough(CAN, {"fedasmu", "port", "scaffold"}))
+@pytest.mark.parametrize("name", mostly_thorough(CAN, {"fedasmu"}))
 def test_every_algorithm_that_needs_no_radio(name: str, digits: Any, tmp_path: Path) -> None:
     data, test = digits
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))

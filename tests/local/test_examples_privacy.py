@@ -29,6 +29,7 @@ from offbeat.local.examples_privacy import (
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
+from tests.sampling import thorough
 
 pytest.importorskip("opacus")
 
@@ -265,7 +266,7 @@ def test_the_accountant_is_that_of_opacus_step_by_step() -> None:
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     "history",
-    [[(0.6, 0.3, 12)], [(2.0, 1.0, 5)], [(1.3, 1 / 3, 90), (4.0, 0.01, 150), (0.9, 0.05, 40)]],
+    [[(0.6, 0.3, 12)], *thorough([(2.0, 1.0, 5)], [(1.3, 1 / 3, 90), (4.0, 0.01, 150), (0.9, 0.05, 40)])],
     ids=["little noise", "all examples", "three kinds"],
 )
 def test_both_accountants_give_the_figures_of_opacus_bit_for_bit(

@@ -143,6 +143,7 @@ class HalfOpen:
         self._closed.set()
 
 
+@pytest.mark.thorough
 def test_links_that_go_dead_in_silence_are_left_by_both_sides(digits: Any, tmp_path: Path) -> None:
     network, chance, attempts = MemoryNetwork(), Random(1), [0] * SITES
 

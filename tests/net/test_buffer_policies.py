@@ -136,6 +136,7 @@ def test_a_site_that_is_killed_goes_on_with_its_statistics(digits: Shares, tmp_p
     store.close()
 
 
+@pytest.mark.thorough
 def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
     digits: Shares, tmp_path: Path
 ) -> None:

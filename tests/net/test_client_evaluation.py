@@ -181,6 +181,7 @@ async def test_over_grpc_without_a_common_test_set(parts: Any, tmp_path: Path) -
     assert replay(record, algorithm).difference is None
 
 
+@pytest.mark.thorough
 @in_loop
 async def test_a_killed_site_is_not_waited_for_longer_than_the_timeout(parts: Any, tmp_path: Path) -> None:
     """Its lease is long: the deadline of the evaluation ends the wait."""

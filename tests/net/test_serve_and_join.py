@@ -109,11 +109,13 @@ def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
 @pytest.mark.parametrize(
     "algorithm",
     [
-        ob.fedcompass(q_min=2, q_max=8),
-        ob.fedfa(steps=3, size=4),
         ob.fedasmu(epochs=2, size=2, period=0.05, threshold=3),
-        ob.port(epochs=3, size=2, tau_max=2),
-        ob.scaffold(steps=3),
+        *thorough(
+            ob.fedcompass(q_min=2, q_max=8),
+            ob.fedfa(steps=3, size=4),
+            ob.port(epochs=3, size=2, tau_max=2),
+            ob.scaffold(steps=3),
+        ),
     ],
     ids=lambda a: a.name,
 )
@@ -130,7 +132,7 @@ def test_a_federation_learns(algorithm: ob.Algorithm, digits: Any, tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("seed", "where_it_runs"),
-    [(0, -1), (1, SMALL), *thorough((0, SMALL), (1, -1), (2, SMALL), (2, -1), (3, SMALL), (3, -1))],
+    [(1, SMALL), *thorough((0, -1), (0, SMALL), (1, -1), (2, SMALL), (2, -1), (3, SMALL), (3, -1))],
     indirect=["where_it_runs"],
 )
 @pytest.mark.usefixtures("where_it_runs")

@@ -65,6 +65,7 @@ def test_targets_that_were_not_reached_share_the_last_rank() -> None:
     assert found == {"x": 2.5, "y": 1, "z": 2.5}
 
 
+@pytest.mark.thorough
 def test_nobody_leads_with_fewer_than_three_seeds(
     boards: dict[str, ItemRows], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_runs_without_evaluations_at_clients_have_no_figure_and_no_section(tmp_p
     assert "h-clients" not in write_html([FakeRun("a")], tmp_path / "page.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("undefined", [True, *thorough(False)])
 def test_figures_and_page_show_each_metric(tmp_path: Path, undefined: bool) -> None:
     runs = [run("fedavg"), run("<b>x</b>")]

@@ -110,6 +110,7 @@ def test_short_keys_and_texts() -> None:
     assert unique(["a", "a", "a #2", "b"]) == ["a", "a #2", "a #2 #2", "b"]
 
 
+@pytest.mark.thorough
 def test_the_page_and_the_figures_of_equal_labels(tmp_path: Path) -> None:
     runs = [replace(fleet("a", 0, clients=2, tasks=3), path=Path(name)) for name in ("x", "y")]
     page = write_html(runs, tmp_path / "page.html").read_text("utf-8")

@@ -26,6 +26,7 @@ def test_every_figure_is_written_and_shows_something(tmp_path: Path) -> None:
         assert image[..., :3].std() > 0.02
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("form", "begins"), [("svg", b"<?xml"), *thorough(("pdf", b"%PDF"))])
 def test_other_formats_are_the_same_files_at_any_time(form: Any, begins: bytes, tmp_path: Path) -> None:
     first, again = (write_figures([figure_1()], tmp_path / name, form=form) for name in "ab")
@@ -40,6 +41,7 @@ def test_other_formats_are_the_same_files_at_any_time(form: Any, begins: bytes, 
         assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
 
+@pytest.mark.thorough
 def test_labels_are_taken_literally_however_many_and_never_leave_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,6 +117,7 @@ def test_a_state_that_has_not_changed_is_not_written_again(tmp_path: Path) -> No
     assert len(files(tmp_path)) == 3  # the checkpoint deletes what is not named any more
 
 
+@pytest.mark.thorough
 def test_files_without_a_directory_are_temporary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     states = ClientStates(limit=8)

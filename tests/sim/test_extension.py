@@ -10,7 +10,7 @@ import offbeat as ob
 from offbeat.runs.extension import recorded_until
 from offbeat.runs.files import read_tensors
 from offbeat.runs.verify import verify
-from tests.options import EVERY_FEATURE
+from tests.options import FEW
 from tests.sampling import mostly_thorough, thorough
 from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, make, on_disk, outcome
 from tests.sim.test_interruption import Interrupting
@@ -42,7 +42,7 @@ def resumed(directory: Path, learner: Any, name: str, until: ob.Until | None, **
 
 
 @pytest.mark.parametrize("where", ["hard", *thorough("calm")])
-@pytest.mark.parametrize("name", mostly_thorough([*ob.ALGORITHMS], EVERY_FEATURE))
+@pytest.mark.parametrize("name", mostly_thorough([*ob.ALGORITHMS], FEW))
 def test_extended_twice(name: str, where: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
     world, grown = WORLDS[where], tmp_path / "grown"
     whole = simulated(tmp_path / "whole", learner, name, THEN, world)
@@ -55,7 +55,7 @@ def test_extended_twice(name: str, where: str, learner: ob.TorchLearner, tmp_pat
     assert recorded_until(ob.read_run(grown)) == THEN
 
 
-@pytest.mark.parametrize("every", [ob.Every(seconds=0.7), ob.Every(versions=4)])
+@pytest.mark.parametrize("every", [ob.Every(seconds=0.7), *thorough(ob.Every(versions=4))])
 @pytest.mark.parametrize(
     "first",
     [

@@ -75,6 +75,7 @@ class Stopped(KeyboardInterrupt):
     pass
 
 
+@pytest.mark.thorough
 def test_an_interrupted_run_goes_on_bit_identical(learner: ob.TorchLearner, tmp_path: Path) -> None:
     options: dict[str, Any] = {"until": ob.Until(tasks=60)}
     whole = ob.simulate(ob.fedasmu(**ASKING), HARD, learner, seed=5, out=tmp_path / "whole", **options)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import offbeat as ob
-from tests.options import EVERY_FEATURE
+from tests.options import FEW
 from tests.sampling import mostly_thorough, thorough
 from tests.sim.own_loops import PlainTorch, learners
 from tests.sim.sim_worlds import WORLDS, make, normed, outcome
@@ -21,7 +21,7 @@ def run(algorithm: ob.Algorithm, learner: Any, world: str = "hard", workers: int
 
 
 @pytest.mark.parametrize("world", ["hard", *thorough("calm")])
-@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, EVERY_FEATURE))
+@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, FEW))
 def test_an_own_loop_gives_the_same_journal_and_model(name: str, world: str) -> None:
     built_in, own = learners(PlainTorch())
     algorithm = make(name)
@@ -36,7 +36,7 @@ class Estimating(ob.LoopLearner):
     estimated = staticmethod(learners(PlainTorch(normed))[0].estimated)
 
 
-@pytest.mark.parametrize("name", ["fedcompass", "fedasmu", "moon"])
+@pytest.mark.parametrize("name", ["fedasmu", *thorough("fedcompass", "moon")])
 @pytest.mark.parametrize("buffers", ["mean", "local"])
 def test_batchnorm_and_dropout_too(name: str, buffers: Any) -> None:
     built_in, own = learners(PlainTorch(normed))

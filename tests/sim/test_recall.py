@@ -166,6 +166,7 @@ URGENT = {"size": 1, "tau_max": 1, "epochs": 4, "urgent": True}
 MANY = ob.Until(tasks=60)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("where", ["hard", *thorough("calm")])
 def test_workers_resume_and_replay(where: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
     algorithm, world = ob.port(**URGENT), WORLDS[where]

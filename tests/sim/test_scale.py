@@ -28,6 +28,7 @@ def test_a_client_without_work_costs_a_few_integers(name: str):
     assert peak / CLIENTS < 64  # bytes: four integers in the fleet, two lists of what clients told, once
 
 
+@pytest.mark.thorough
 def test_the_journal_says_once_who_is_there(tmp_path: Path):
     run = ob.simulate(
         ob.fedbuff(5, steps=2, concurrency=10), WORLD, ob.NoTraining(CLIENTS), until=UNTIL, out=tmp_path

@@ -21,10 +21,11 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import MessageHandler
 from offbeat.net.server.large_updates import UpdateLog
 from offbeat.net.server.service import Service
+from tests.sampling import thorough
 from tests.system.federation import FailedError, Federation, algorithms, simulate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SEEDS, PART = 60, 20
+SEEDS, PART = 20, 20
 THOROUGH, LARGE_PART = 10_000, 500
 
 
@@ -66,6 +67,7 @@ def digests() -> list[str]:
     return [run.digest.hexdigest() for run in some()]
 
 
+@pytest.mark.thorough
 @pytest.mark.xdist_group("system")  # they share the runs
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
     """The one with another hash seed: nothing follows from the order of a set, or from addresses."""
@@ -119,9 +121,11 @@ def forget_timers(self: Any, now: float) -> None:
     ("where", "name", "bug"),
     [
         (Service, "_commit", acknowledge_before_the_commit),
-        (UpdateLog, "sync", lambda self: None),
-        (MessageHandler, "_on_task_message", forget_whose_update_it_is),
-        (Coordinator, "end_replay", forget_timers),
+        *thorough(
+            (UpdateLog, "sync", lambda self: None),
+            (MessageHandler, "_on_task_message", forget_whose_update_it_is),
+            (Coordinator, "end_replay", forget_timers),
+        ),
     ],
     ids=["acknowledged before the commit", "no sync", "no check for duplicates", "lost timers"],
 )

@@ -167,6 +167,7 @@ print(most * 64_000, peak - before)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked to give gaps back")
 def test_versions_in_flight_take_their_own_memory_and_little_more() -> None:
     answer = subprocess.run([sys.executable, "-c", RUN], check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -8,6 +8,7 @@ import torch
 from offbeat.vectors.pool import LEAST, MOST, SPARE, VectorPool
 
 
+@pytest.mark.thorough
 def test_freed_room_is_used_again_and_room_in_use_is_not():
     rooms = VectorPool()
     first = rooms.vector(100_000, torch.float32)

@@ -266,6 +266,7 @@ def test_describe():
     assert describe(data, limit=1).splitlines()[-1] == "... and 2 more clients"
 
 
+@pytest.mark.thorough
 def test_a_hundred_thousand_clients():
     labels = np.random.default_rng(0).integers(0, 10, size=200_000)
     for partition in (Iid(), Shards()):

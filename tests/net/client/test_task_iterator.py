@@ -434,6 +434,7 @@ def test_a_loop_that_is_left_leaves_the_run(how: str, digits: Shares, tmp_path: 
     assert replay(ob.read_run(tmp_path / "run"), ob.fedasync(steps=2)).difference is None
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_loop_that_waits_for_a_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     timer = Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT))

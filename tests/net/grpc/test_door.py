@@ -39,7 +39,7 @@ async def until(counts: Counter[str], expected: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", *thorough("[::1]")])
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [True, *thorough(False)])
 def test_bare_connections_are_closed_and_counted_and_sites_stay(
     host: str, tls: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,6 +66,7 @@ def test_bare_connections_are_closed_and_counted_and_sites_stay(
     assert len(caplog.records) <= 3
 
 
+@pytest.mark.thorough
 def test_who_goes_on_calling_without_a_credential_is_closed_too() -> None:
     """gRPC's own deadlines end with the first call."""
 

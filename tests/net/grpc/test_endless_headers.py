@@ -11,6 +11,7 @@ import pytest
 from offbeat.net.messages import Register
 from offbeat.net.wire.writer import MessageWriter
 from tests.net.support import CONNECT, LIMITS, server, site
+from tests.sampling import thorough
 
 SHORT = replace(LIMITS, handshake=0.5, silence=0.5)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -77,7 +78,7 @@ def is_closed(link: socket.socket, repeated: bytes) -> bool:
 
 
 @pytest.mark.parametrize(
-    "fragment", [b"", literal("a", "b"), literal("a", "b") * 2000], ids=["none", "one", "many"]
+    "fragment", [*thorough(b"", literal("a", "b")), literal("a", "b") * 2000], ids=["none", "one", "many"]
 )
 @pytest.mark.parametrize("admitted", [False, True])
 def test_a_header_block_without_an_end(admitted: bool, fragment: bytes) -> None:

@@ -414,6 +414,7 @@ def attack(chance: random.Random) -> list[bytes]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("attacks", [60, *thorough(400)])
 def test_many_attacks_leave_an_honest_site_and_the_memory_alone(attacks: int):
     resident = pytest.importorskip("psutil").Process().memory_info

@@ -64,6 +64,7 @@ def test_a_worker_knows_what_the_main_process_knows_now(
     assert "PYTHONSAFEPATH" not in os.environ
 
 
+@pytest.mark.thorough
 def test_a_learner_of_many_tensors() -> None:
     """A module may be given as it is; its tensors then go to the workers."""
     plain, until = digits(), ob.Until(tasks=6)
@@ -195,6 +196,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.thorough
 def test_a_guarded_script_on_standard_input(tmp_path: Path) -> None:
     """No worker can read it again: what it defines travels by value."""
     process, output = start(tmp_path, HEREDOC)
@@ -214,6 +216,7 @@ def test_what_is_defined_behind_the_guard_is_told_of(tmp_path: Path) -> None:
     assert "outside of `if __name__ == '__main__':`" in last
 
 
+@pytest.mark.thorough
 def test_what_a_notebook_defines_reaches_the_workers(tmp_path: Path) -> None:
     process, output = start(tmp_path, NOTEBOOK)
     with output:
