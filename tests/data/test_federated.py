@@ -183,3 +183,12 @@ def test_data_print_a_line_without_samples() -> None:
         assert "tensor(" not in text
         assert "array(" not in text
         assert "\n" not in text
+
+
+def test_clients_of_a_mapping_have_its_names():
+    x, y = torch.zeros(5, 2), torch.zeros(5, dtype=torch.int64)
+    by_parts = federate((x, y), None, {"north": [0, 1], "empty": [], "south": [2, 3, 4]}, drop_empty=True)
+    assert by_parts.names == ("north", "south")
+    by_sets = federate({"north": (x, y), 7: (x[:2], y[:2])})
+    assert by_sets.names == ("north", "7")
+    assert federate((x, y), None, [[0], [1]]).names == ()

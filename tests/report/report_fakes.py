@@ -49,6 +49,9 @@ class FakeRun:
     def site_names(self) -> dict[int, str]:
         return self.sites
 
+    def client_names(self) -> dict[int, str]:
+        return self.sites
+
     def client_samples(self) -> dict[int, int]:
         return self.samples
 

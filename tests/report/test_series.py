@@ -7,7 +7,9 @@ import pytest
 
 from offbeat.report import make_curves, participation, read_activity, staleness_histograms
 from offbeat.report.activity import Activity
+from offbeat.report.labels import shortened
 from offbeat.report.palette import GROUP_COLOURS, LABEL_COLOURS, choose_styles, group_colour, text_on
+from offbeat.report.panels import MOST_TICKS, participation_panels, ticks_of
 from offbeat.report.units import (
     byte_unit,
     decimals,
@@ -155,3 +157,17 @@ def test_labels_keep_their_colour_and_get_a_dash_when_colours_run_out() -> None:
     assert (style["6"].colour, style["6"].dash) == (LABEL_COLOURS[0], "dash")
     assert group_colour(1) == group_colour(1 + len(GROUP_COLOURS)) != group_colour(None)
     assert text_on("#000000") != text_on("#ffffff")
+
+
+def test_a_client_is_called_by_its_name_where_it_has_one() -> None:
+    run = FakeRun(samples={0: 3, 1: 1, 2: 4}, sites={0: "north", 2: "a hospital with a very long name"})
+    activities = {"fedavg": [read_activity(run)]}
+    (panel,) = participation_panels({"fedavg": [run]}, activities)
+    assert panel.names == ("north, 0 tasks", "client 1, 0 tasks", "a hospital with a very long name, 0 tasks")
+    assert ticks_of([panel]) == {0: "north", 1: "1", 2: shortened("a hospital with a very long name", 14)}
+
+
+def test_an_axis_of_many_clients_has_numbers() -> None:
+    run = FakeRun(samples=dict.fromkeys(range(MOST_TICKS + 1), 1))
+    panels = participation_panels({"fedavg": [run]}, {"fedavg": [read_activity(run)]})
+    assert ticks_of(panels) is None

@@ -37,7 +37,7 @@ def test_a_name_is_data_or_a_method_in_all_of_them(one: type, other: type) -> No
 def test_what_both_must_have() -> None:
     shared = public(Run).keys() & public(RunRecord).keys()
     assert shared == {"journal", "metrics", "rows", "evaluations", "client_metrics", "entries", "stop_reason",
-                      "path", "label", "seed", "clients", "duration", "higher_is_better",
+                      "path", "label", "seed", "clients", "client_names", "duration", "higher_is_better",
                       "summary"}  # fmt: skip
 
 

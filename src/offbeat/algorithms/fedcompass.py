@@ -45,8 +45,8 @@ SpeedMemory = Annotated[Memory, Field(description="share ρ of the old speed est
 class Group:
     """An arrival group: CL (`expected`), ACL (`waiting`, whose updates are `arrived`), T_a and T_max (s).
 
-    A client that leaves is no member any more, while its update stays. `fastest` is the least S of the members
-    (s a step), or None where it must be computed again.
+    A client that leaves is no member any more, while its update stays. `fastest` is the least S of the
+    members (s a step), or None where it must be computed again.
     """
 
     id: int

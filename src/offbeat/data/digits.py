@@ -43,7 +43,7 @@ def _read() -> Dataset:
 
 
 def _file() -> Path:
-    """The text file in scikit-learn's package, which is not imported: its import takes as long as PyTorch's."""
+    """The text file in scikit-learn's package, whose import would take as long as PyTorch's."""
     package = find_spec("sklearn")
     if package is None or package.origin is None:
         raise missing_extra("sklearn", "digits", "dataset 'digits': ")

@@ -109,6 +109,7 @@ class FederatedData:
             client holds out any.
         starts: Of one dataset per client, where each begins in `train`. None means one train set for all.
         root: Trusted samples of the server's own, on which it trains. None means that there are none.
+        names: The clients' names, which reports show; empty where the clients have numbers only.
     """
 
     train: Samples
@@ -117,6 +118,7 @@ class FederatedData:
     held_out: Rows | None = None
     starts: tuple[int, ...] | None = None
     root: Samples | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def clients(self) -> int:
@@ -178,7 +180,7 @@ class FederatedData:
         if self.clients != 1:
             raise UsageError(f"the data are those of {self.clients} clients: a site has its own alone")
         held = None if self.held_out is None else self.held_out.numbered(client)
-        return replace(self, rows=self.rows.numbered(client), held_out=held, starts=None)
+        return replace(self, rows=self.rows.numbered(client), held_out=held, starts=None, names=())
 
 
 def _tensors(batch: Any) -> Iterator[torch.Tensor]:
@@ -248,10 +250,11 @@ def federate(
         train: The train set: a `Source`, or whatever `as_samples` takes (tensors, arrays, lists, pandas
             frames, a map-style dataset); the splits "train" and "test" of Hugging Face; without `parts` a
             list of these, one per client, a mapping of them by the clients' names, in its order, or LEAF's
-            JSON, whose users are the clients.
+            JSON, whose users are the clients. Reports show these names.
         test: The common test set. None means that of the `Source` or of the splits, or that there is none.
         parts: For each client the indices of its train samples: 1-D integers or a set, at least one; a
-            sequence of these, or a mapping such as pandas's `frame.groupby(column).indices`, in its order.
+            sequence of these, or a mapping such as pandas's `frame.groupby(column).indices`, in its order, by
+            the clients' names.
         validation: What each client evaluates on: a share of its samples in [0, 1), drawn without a seed, at
             least one sample where it has two; or one dataset per client, besides its train samples.
         root: Trusted samples of the server's own, whatever `as_samples` takes. None means none.
@@ -270,7 +273,7 @@ def federate(
         test = own_test if test is None else test
     if parts is None and is_leaf(train):
         train = samples_by_user(train)
-    names = parts if parts is not None else train
+    by_client = parts if parts is not None else train
     starts = None
     if parts is None:
         sets = _one_per_client(train, label)
@@ -286,18 +289,20 @@ def federate(
         kept = occupied([len(part) for part in rows], drop_empty)
         rows = [rows[client] for client in kept]
     check_parts(rows, len(whole))
+    all_names = [str(name) for name in by_client] if isinstance(by_client, Mapping) else []
+    names = tuple(all_names[client] for client in kept) if all_names else ()
     tested, trusted = (None if own is None else as_other_samples(own, label) for own in (test, root))
     if isinstance(validation, int | float):
         remain, held = _held_out(rows, validation)
-        return FederatedData(whole, tested, Rows.of(remain), held, starts, trusted)
-    own = [as_other_samples(samples, label) for samples in _by_client(validation, names)]
+        return FederatedData(whole, tested, Rows.of(remain), held, starts, trusted, names)
+    own = [as_other_samples(samples, label) for samples in _by_client(validation, by_client)]
     if len(own) != clients:
         raise UsageError(f"validation: {len(own)} datasets for {clients} clients; give one for each")
     own = [own[client] for client in kept]
     ends = len(whole) + np.cumsum([len(samples) for samples in own])
     held_parts = np.split(np.arange(len(whole), ends[-1]), ends[:-1] - len(whole))
     every = concatenated([whole, *own])
-    return FederatedData(every, tested, Rows.of(rows), Rows.of(held_parts), starts, trusted)
+    return FederatedData(every, tested, Rows.of(rows), Rows.of(held_parts), starts, trusted, names)
 
 
 def _one_per_client(train: Any, label: str | None) -> list[Samples]:

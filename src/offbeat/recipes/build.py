@@ -67,7 +67,9 @@ def _built_in_data(recipe: Recipe) -> FederatedData:
     source, root = _root_data(source, recipe)
     labels = labels_of(source.train, data)
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
-    return federate(source, None, parts, validation=data.validation, root=root, drop_empty=data.drop_empty)
+    natural = data.partition.kind == "natural" and len(source.group_names) == len(parts)
+    clients = dict(zip(source.group_names, parts, strict=True)) if natural else parts
+    return federate(source, None, clients, validation=data.validation, root=root, drop_empty=data.drop_empty)
 
 
 def _source(recipe: Recipe, name: str) -> Source:

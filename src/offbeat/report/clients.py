@@ -80,7 +80,7 @@ def client_values(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[C
         numbers = runs[0].metrics[rows[0]["evaluation"]] if rows else {}
         for metric in metrics_of(rows):
             by_metric.setdefault(metric, []).append(
-                _values(label, metric, rows, numbers, runs[0].site_names())
+                _values(label, metric, rows, numbers, runs[0].client_names())
             )
     return {metric: by_metric[metric] for metric in in_order(by_metric)}
 
@@ -104,7 +104,7 @@ def client_table(values: Mapping[str, Sequence[ClientValues]]) -> ClientTable:
 
 def each_client(record: RunRecord) -> ClientTable:
     """A row for each client of a run, as of its last evaluation there."""
-    rows, names = last_rows(record), record.site_names()
+    rows, names = last_rows(record), record.client_names()
     metrics = list(map(NamedMetric.of, metrics_of(rows)))
     heads = ("client", "samples", *(metric.title for metric in metrics))
     cells = [
@@ -117,7 +117,7 @@ def each_client(record: RunRecord) -> ClientTable:
 def clients_csv(records: Sequence[RunRecord]) -> str:
     """Every evaluation of every client of some runs as CSV, unrounded, with `t` in seconds."""
     client_rows = [
-        (record, row, record.site_names())
+        (record, row, record.client_names())
         for runs in group_runs(records).values()
         for record in runs
         for row in record.client_metrics()

@@ -1,7 +1,7 @@
 """How stale the updates of each label were, and how often each client took part."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from offbeat.report.activity import Activity
 from offbeat.report.statistics import stat
@@ -57,8 +57,9 @@ def _histogram(label: str, runs: Sequence[Activity], width: int, bins: int) -> S
 class Participation:
     """How often each client of one run took part; the tuples have one entry a shown client.
 
-    `tasks` are arrived updates, `task_shares` and `sample_shares` shares of the whole run's updates and
-    samples (0 where there are none). `total_clients` may be more than are shown.
+    `names` has the names of clients that have one. `tasks` are arrived updates, `task_shares` and
+    `sample_shares` shares of the whole run's updates and samples (0 where there are none). `total_clients`
+    may be more than are shown.
     """
 
     label: str
@@ -68,6 +69,11 @@ class Participation:
     task_shares: tuple[float, ...]
     sample_shares: tuple[float, ...]
     total_clients: int
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def name(self, client: int) -> str:
+        """What a client is called: its name, or its number."""
+        return self.names.get(client, f"client {client}")
 
     @property
     def note(self) -> str:
@@ -102,4 +108,5 @@ def participation(record: RunRecord, activity: Activity, max_clients: int = MAX_
         task_shares=tuple(n / all_tasks for n in tasks),
         sample_shares=tuple(samples.get(client, 0) / all_samples for client in clients),
         total_clients=total,
+        names=record.client_names(),
     )

@@ -17,7 +17,7 @@ from offbeat.report.clients import ClientValues
 from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units
 from offbeat.report.labels import shortened
 from offbeat.report.palette import Style, Styles
-from offbeat.report.panels import Panel
+from offbeat.report.panels import Panel, ticks_of
 from offbeat.report.privacy import Spending
 from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span, TrainingSpan
@@ -117,7 +117,7 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
         traces.append(
             _bars(group.tasks, rows_of, unit, group.name).update(
                 text=["" if task.steps is None else str(task.steps) for task in group.tasks],
-                customdata=[_describe(task) for task in group.tasks],
+                customdata=[_describe(task, timeline) for task in group.tasks],
                 marker={"color": group.colour, "line": {"color": "white", "width": 1}},
                 textposition="inside",
                 insidetextanchor="middle",
@@ -128,7 +128,9 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
         )
     if timeline.aggregations:
         traces.append(_lines(timeline, rows, unit))
-    traces += [_points(marks, rows_of, unit, kind) for kind, marks in points_by_kind(timeline).items()]
+    traces += [
+        _points(marks, timeline, rows_of, unit, kind) for kind, marks in points_by_kind(timeline).items()
+    ]
     inner = max(140, min(rows * 34, 90 + rows * 20))
     figure = go.Figure(traces, _layout(height=140 + inner))
     figure.update_layout(
@@ -145,7 +147,7 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
     figure.update_yaxes(
         range=[rows - 0.4, -0.6],
         tickvals=list(rows_of.values()),
-        ticktext=[f"client {client}" for client in rows_of],
+        ticktext=[_escape(shortened(timeline.name(client), 24)) for client in rows_of],
         showgrid=False,
         fixedrange=True,
     )
@@ -163,12 +165,15 @@ def _bars(spans: Sequence[Span], place: Mapping[int, int], unit: Unit, name: str
     )
 
 
-def _points(marks: Sequence[Mark], place: Mapping[int, int], unit: Unit, kind: Kind) -> Any:
+def _points(
+    marks: Sequence[Mark], timeline: Timeline, place: Mapping[int, int], unit: Unit, kind: Kind
+) -> Any:
     return go.Scatter(
         x=_round([mark.t / unit.size for mark in marks]),
         y=[place[mark.client] - raised(kind) for mark in marks],
         customdata=[
-            f"<b>client {mark.client}</b>, task {mark.task}<br>{duration_text(mark.t)}: {_escape(mark.words)}"
+            f"<b>{_escape(timeline.name(mark.client))}</b>, task {mark.task}<br>{duration_text(mark.t)}: "
+            f"{_escape(mark.words)}"
             for mark in marks
         ],
         mode="markers",
@@ -179,8 +184,8 @@ def _points(marks: Sequence[Mark], place: Mapping[int, int], unit: Unit, kind: K
     )
 
 
-def _describe(task: TrainingSpan) -> str:
-    facts = [f"<b>client {task.client}</b>, task {task.task}: {task.outcome}"]
+def _describe(task: TrainingSpan, timeline: Timeline) -> str:
+    facts = [f"<b>{_escape(timeline.name(task.client))}</b>, task {task.task}: {task.outcome}"]
     facts.append(f"{duration_text(task.start)} – {duration_text(task.end)} ({duration_text(task.seconds)})")
     early = task.steps is not None and task.planned is not None and task.steps < task.planned
     named = (
@@ -225,6 +230,8 @@ def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure
     figure.update_layout(layout, showlegend=False)
     figure.update_xaxes(title=title, row=rows)
     figure.update_yaxes(title="% of updates", row=(rows + 1) // 2)
+    if (ticks := ticks_of(panels)) is not None:
+        figure.update_xaxes(tickvals=[*ticks], ticktext=[_escape(text) for text in ticks.values()])
     for row, panel in enumerate(panels, 1):
         colour = styles[panel.label].colour
         figure.layout.annotations[row - 1].update(
@@ -246,7 +253,8 @@ def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure
                 y=_round(panel.dashes),
                 mode="markers",
                 marker={"symbol": "line-ew", "size": 11, "line": {"color": palette.INK, "width": 2}},
-                hovertemplate="client %{x}: %{y:.3~g} % of samples<extra></extra>",
+                customdata=panel.names,
+                hovertemplate="%{customdata}: %{y:.3~g} % of samples<extra></extra>",
                 row=row,
                 col=1,
             )

@@ -10,6 +10,7 @@ from offbeat.report.units import number_text
 from offbeat.runs.record import RunRecord
 
 _LONGEST = 48
+MOST_TICKS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Panel:
         heights: Height of each bar in percent.
         names: What each bar is about.
         dashes: Height in percent of a dash at each bar; none where there is nothing to compare with.
+        ticks: Text of the tick below each bar; none where ticks are numbers of the axis.
     """
 
     label: str
@@ -33,6 +35,7 @@ class Panel:
     heights: tuple[float, ...]
     names: tuple[str, ...]
     dashes: tuple[float, ...] = ()
+    ticks: tuple[str, ...] = ()
 
 
 def staleness_panels(activities: Mapping[str, Sequence[Activity]]) -> list[Panel]:
@@ -62,11 +65,21 @@ def participation_panels(
             x=part.clients,
             width=0.75,
             heights=_percent(part.task_shares),
-            names=tuple(f"client {c}, {n} tasks" for c, n in zip(part.clients, part.tasks, strict=True)),
+            names=tuple(f"{part.name(c)}, {n} tasks" for c, n in zip(part.clients, part.tasks, strict=True)),
             dashes=_percent(part.sample_shares),
+            ticks=tuple(shortened(part.names.get(c, str(c)), 14) for c in part.clients),
         )
         for part in parts
     ]
+
+
+def ticks_of(panels: Sequence[Panel]) -> dict[float, str] | None:
+    """The text of each tick of the panels' common axis, by place; None where the axis has numbers.
+
+    With many bars the texts would overlap, so that an axis with more than `MOST_TICKS` has numbers.
+    """
+    ticks = {x: text for panel in panels for x, text in zip(panel.x, panel.ticks, strict=False)}
+    return dict(sorted(ticks.items())) if 0 < len(ticks) <= MOST_TICKS else None
 
 
 def _staleness_panel(histogram: StalenessHistogram) -> Panel:
@@ -76,6 +89,7 @@ def _staleness_panel(histogram: StalenessHistogram) -> Panel:
         label=histogram.label,
         title=_title(histogram.label, "no updates" if mean is None else f"mean {number_text(mean)}"),
         x=tuple(start + (width - 1) / 2 for start in starts),
+        ticks=tuple(map(str, starts)) if width == 1 else (),
         width=0.86 * width,
         heights=_percent(histogram.shares),
         names=tuple(f"staleness {s}" if width == 1 else f"staleness {s}-{s + width - 1}" for s in starts),

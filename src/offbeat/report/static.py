@@ -15,7 +15,7 @@ from offbeat.report import curves
 from offbeat.report.clients import ClientValues, client_values
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save, wrapped
 from offbeat.report.palette import INK, MUTED, Style, Styles, choose_styles
-from offbeat.report.panels import Panel, participation_panels, staleness_panels
+from offbeat.report.panels import Panel, participation_panels, staleness_panels, ticks_of
 from offbeat.report.records import group_runs, read_evaluations, recorded_metrics
 from offbeat.report.render import relative_text
 from offbeat.report.static_timeline import draw_timeline
@@ -163,7 +163,7 @@ def _client_values(values: Sequence[ClientValues], styles: Styles) -> Figure:
 
 def _panels(panels: Sequence[Panel], styles: Styles, x: str) -> Figure:
     """Draw panels one above the other on a common x axis."""
-    dashes = any(panel.dashes for panel in panels)
+    dashes, ticks = any(panel.dashes for panel in panels), ticks_of(panels)
     figure, axes = new_figure(7.5, (1.2 if dashes else 0.9) + 1.25 * len(panels), len(panels))
     for ax, panel in zip(axes, panels, strict=True):
         colour = styles[panel.label].colour
@@ -173,7 +173,10 @@ def _panels(panels: Sequence[Panel], styles: Styles, x: str) -> Figure:
         ax.set_title(plain(panel.title), loc="left", fontsize=9.5, color=colour, fontweight="bold", pad=3)
         ax.grid(visible=False, axis="x")
         ax.set_ylim(bottom=0)
-        ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if ticks is None:
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+        else:
+            ax.set_xticks([*ticks], [plain(text) for text in ticks.values()])
     if dashes:
         handles = [Patch(facecolor=MUTED), axes[0].collections[0]]
         names = ["share of arrived updates", "share of samples"]

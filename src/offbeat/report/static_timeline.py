@@ -11,6 +11,7 @@ from matplotlib.patheffects import Normal, Stroke
 
 from offbeat.report import palette
 from offbeat.report.figures import ShownFigure, add_axes, blank_figure, plain
+from offbeat.report.labels import shortened
 from offbeat.report.palette import Style
 from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span
@@ -67,7 +68,7 @@ def add_timeline(figure: FigureBase, timeline: Timeline, style: Style) -> None:
     ax.grid(visible=False)
     ax.set_xlim(0, 1.005 * timeline.until / unit.size or 1.0)
     ax.set_ylim(rows - 0.45, -0.55)
-    ax.set_yticks(list(row_of.values()), [f"client {client}" for client in row_of])
+    ax.set_yticks(list(row_of.values()), [plain(shortened(timeline.name(client), 24)) for client in row_of])
     ax.set_xlabel(f"virtual time ({unit.name})")
     ax.set_title(plain(_caption(timeline)), loc="left", fontsize=10, color=palette.MUTED, pad=8)
     handles = _draw(ax, timeline, bars_by_colour(timeline, style), row_of, unit)

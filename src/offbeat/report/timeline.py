@@ -3,7 +3,8 @@
 FedCompass: Li, Chaturvedi, He, Chen, Zou, Madduri, Kim, ICLR 2024.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from offbeat.core.journal import Row
 from offbeat.report.timeline_bars import Span, Tracker, TrainingSpan, WaitingSpan
@@ -29,7 +30,8 @@ class Aggregation:
 class Timeline:
     """The part [0, until] (virtual seconds) of one run, for the `clients` shown (ascending).
 
-    `marks` are requests for a fresh model in mid-task, recalls and dropped updates.
+    `marks` are requests for a fresh model in mid-task, recalls and dropped updates. `names` has the names of
+    clients that have one.
     Work that goes on after `until` is cut there and has the outcome "running". `cut` says in words
     what of the run is not shown, and is empty when everything is.
     """
@@ -43,6 +45,11 @@ class Timeline:
     until: float
     cut: str
     marks: tuple[Mark, ...] = ()
+    names: Mapping[int, str] = field(default_factory=dict)
+
+    def name(self, client: int) -> str:
+        """What a client is called: its name, or its number."""
+        return self.names.get(client, f"client {client}")
 
     @property
     def grouped(self) -> bool:
@@ -116,6 +123,7 @@ def make_timeline(
         until=end,
         cut=_cut(record, end, len(shown), len(shown | hidden | {s.client for s in spans}), every),
         marks=tuple(mark for mark in marker.marks if mark.client in shown),
+        names=record.client_names(),
     )
 
 

@@ -121,6 +121,7 @@ class _RecordedEntry(TypedDict, total=False):
     model: Name
     batched: bool
     processors: list[Name]
+    client_names: list[Name]
     higher_is_better: dict[Name, bool]
     summary: dict[Name, float | Found | None]
     privacy: _PrivateEntry

@@ -32,6 +32,9 @@ class RunFacts(Protocol):
     def higher_is_better(self) -> Mapping[str, bool]:
         """Whether more is better of the metrics of which the run's learner said so, by name."""
 
+    def client_names(self) -> dict[int, str]:
+        """Names of the clients by number; empty where they have numbers only."""
+
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         """Journal rows in order; `kind` is "event" or "command", None means both."""
 

@@ -202,8 +202,12 @@ class RunRecord(Presentation):
         """Number of training samples by client."""
         return {client: samples for client, samples, _ in self.table("clients", client_row)}
 
+    def client_names(self) -> dict[int, str]:
+        """Names of the clients by number: the sites of a deployed run, and clients whose data have names."""
+        return self.site_names() or dict(enumerate(self.meta.get("client_names", ())))
+
     def site_names(self) -> dict[int, str]:
-        """Names of the clients of a deployed run; those of a simulation have none."""
+        """Names of the clients of a deployed run; empty for a simulation."""
         return {client: name for name, client, _ in self.sites()}
 
     def sites(self) -> list[tuple[str, int, str | None]]:

@@ -82,6 +82,10 @@ class Run(Presentation):
         """Whether more is better of the metrics of which the run's learner said so, by name."""
         return self.source.higher_is_better
 
+    def client_names(self) -> dict[int, str]:
+        """Names of the clients by number; empty where they have numbers only."""
+        return self.source.client_names()
+
     @property
     def duration(self) -> float:
         """Seconds of the run's clock."""
@@ -140,6 +144,7 @@ class MemoryRecorder:
     seed: int = 0
     clients: int = 0
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
+    names: Mapping[ClientId, str] = field(default_factory=dict)
     written: PackedRows | list[Row] = field(default_factory=PackedRows)
     measured: list[Metric] = field(default_factory=list)
     measured_at_clients: list[ClientMetric] = field(default_factory=list)
@@ -158,6 +163,10 @@ class MemoryRecorder:
         """Every row, those included that one stands for; `kind` is "event" or "command", None means both."""
         every = chain.from_iterable(map(expand, self.written))
         return (row for row in every if kind in (None, row.kind))
+
+    def client_names(self) -> dict[int, str]:
+        """Names of the clients by number; empty where they have numbers only."""
+        return dict(self.names)
 
     def evaluations(self) -> list[Metric]:
         """The evaluations in order."""

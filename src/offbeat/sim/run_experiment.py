@@ -56,10 +56,12 @@ def simulate_experiment(
             if directory is not None or calls:
                 meta = planned.prepared.metadata() | {"batched": execution.batched}
             if directory is not None:
-                store = RunStore.create(directory, meta | planned.described, _client_rows(planned))
+                names = {"client_names": [*planned.client_names.values()]} if planned.client_names else {}
+                store = RunStore.create(directory, meta | planned.described | names, _client_rows(planned))
             recorder = store or MemoryRecorder(
-                experiment.name, experiment.seed, planned.learner.clients, planned.prepared.higher_is_better
-            )
+                experiment.name, experiment.seed, planned.learner.clients, planned.prepared.higher_is_better,
+                planned.client_names,
+            )  # fmt: skip
             backend = LiveBackend(planned, trainer, ClientStates(directory, execution.client_memory))
             simulation = Simulation(planned, backend, _observed(recorder, planned, backend, calls))
             if calls:

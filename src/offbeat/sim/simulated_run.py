@@ -20,6 +20,9 @@ from offbeat.world.description import describe_world
 from offbeat.world.population import Population
 from offbeat.world.world import World
 
+MOST_NAMES = 10_000
+"""Clients up to which their names are recorded."""
+
 
 @dataclass(frozen=True)
 class SimulatedRun:
@@ -85,6 +88,12 @@ class SimulatedRun:
             "training": describe_training(learner.training),
             "data": learner.data.describe(),
         }
+
+    @property
+    def client_names(self) -> dict[ClientId, str]:
+        """Names of the clients by number; empty where they have numbers only, or are too many to record."""
+        names = self.learner.data.names if isinstance(self.learner, TorchLearner) else ()
+        return dict(enumerate(names)) if len(names) <= MOST_NAMES else {}
 
     @property
     def _samples_unit(self) -> int:
