@@ -684,3 +684,25 @@ def test_output_to_a_full_disk(command: str) -> None:
 def test_without_an_output() -> None:
     done = subprocess.run(f"{OFFBEAT} --version >&-", shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_results_as_json(offbeat: Any, recipe: str, tmp_path: Path) -> None:
+    done = offbeat("run", recipe, "--out", "one", "--json")
+    run = json.loads(done.out)
+    assert (done.code, run["directory"], run["summary"]["tasks"]) == (0, "one", 15)
+    assert run["stop_reason"] == "reached 15 client tasks"
+    compared = json.loads(
+        offbeat(
+            "compare", recipe, "-a", "fedavg,fedbuff", "--seeds", 1, "--out", "two", "--json", "--jobs", 1
+        ).out
+    )
+    assert [row["label"] for row in compared["table"]] == ["fedavg", "fedbuff"]
+    assert compared["table"][0]["seeds"] == 1
+    assert compared["claims"] == []
+    verified = json.loads(offbeat("verify", "one", "--json").out)
+    assert verified["problems"] == []
+    assert verified["rows_replayed"] > 15
+    (tmp_path / "one" / "model.safetensors").write_bytes(b"")
+    damaged = offbeat("verify", "one", "--json")
+    assert damaged.code == 1
+    assert len(json.loads(damaged.out)["problems"]) == 1

@@ -1,16 +1,15 @@
 """The command that tries out a site's set-up."""
 
 import asyncio
-import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import out
+from offbeat.cli.console import out, print_json
 from offbeat.cli.join import make_policy
 from offbeat.cli.options import (
+    AsJson,
     Certificate,
     CertificateKey,
     InsecurePlaintext,
@@ -43,7 +42,7 @@ def check(
     key: CertificateKey = None,
     proxy: ProxyOption = None,
     insecure_plaintext: InsecurePlaintext = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the checks as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Try out a site's set-up, without taking part: address, proxy, TLS, token, clock, disk, data, policy."""
     with requires_extra("net"):
@@ -81,7 +80,7 @@ def _policy(file: Path) -> str:
 
 def _show(results: "list[CheckResult]", as_json: bool) -> None:
     if as_json:
-        print(json.dumps([asdict(result) for result in results], indent=2))  # noqa: T201
+        print_json(results)
         return
     width = max(len(result.name) for result in results)
     for result in results:

@@ -1,6 +1,5 @@
 """The command that runs several algorithms under several seeds."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,14 +7,15 @@ import typer
 
 from offbeat.cli import executor_options, options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.console import CompareWatcher, add_row, live_progress, out, plain_table
+from offbeat.cli.console import CompareWatcher, add_row, live_progress, out, plain_table, print_json
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import make_directory
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
     from offbeat.recipes.recipe import Recipe
-    from offbeat.runs.record import RunRecord
+    from offbeat.report.claims import Finding
+    from offbeat.report.table import Table
 
 TABLE_WIDTH = 100
 
@@ -42,6 +42,7 @@ def compare(
     client_memory: executor_options.ClientMemory = None,
     callbacks: options.Callbacks = None,
     tables: options.Tables = None,
+    as_json: options.AsJson = False,
     allow: AllowOption = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
@@ -49,7 +50,8 @@ def compare(
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan
     from offbeat.recipes.load import load_recipe
-    from offbeat.report.table_files import table_format
+    from offbeat.report import claims_of, findings, group_runs, make_table
+    from offbeat.report.table_files import table_format, to_records
 
     for path in tables or ():
         table_format(path)  # now, not when all has been computed
@@ -71,8 +73,17 @@ def compare(
     make_directory(folder)
     with live_progress() as progress:
         records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
-    _print_table(records, measured, goal, base, tables or ())
-    out.print(f"runs in {folder}; see them with: offbeat report {folder}", markup=False)
+    table = make_table(records, target=goal, metric=measured, baseline=base)
+    claimed = findings(group_runs(records), claims_of(records[0].recipe))
+    if as_json:
+        claims = [_claim_as_json(found) for found in claimed]
+        print_json({"directory": str(folder), "table": to_records(table), "claims": claims})
+    else:
+        _print_table(table, claimed)
+    notes = [f"wrote {_written(table, path)}" for path in tables or ()]
+    if not as_json:
+        for note in (*notes, f"runs in {folder}; see them with: offbeat report {folder}"):
+            out.print(note, markup=False)
 
 
 def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
@@ -93,28 +104,36 @@ def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
     return names
 
 
-def _print_table(
-    records: "list[RunRecord]",
-    metric: str | None,
-    target: float | None,
-    baseline: str | None,
-    files: Sequence[Path],
-) -> None:
+def _print_table(table: "Table", claimed: "list[Finding]") -> None:
     """Print the comparison, and below it what the recipe's paper claims, where it claims something."""
-    from offbeat.report import claims_of, findings, group_runs, make_table, to_rich, write_table
+    from offbeat.report import to_rich
     from offbeat.report.claims import finding_rows
 
-    table = make_table(records, target=target, metric=metric, baseline=baseline)
     width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
-    claimed = plain_table("the paper says", "here", "gap", "seeds", "verdict")
-    for found in findings(group_runs(records), claims_of(records[0].recipe)):
+    rows = plain_table("the paper says", "here", "gap", "seeds", "verdict")
+    for found in claimed:
         for cells in finding_rows(found):
-            add_row(claimed, *cells)
-    if claimed.rows:
-        out.print(claimed, width=width, crop=False, soft_wrap=False)
-    for path in files:
-        try:
-            out.print(f"wrote {write_table(table, path)}", markup=False)
-        except OSError as error:
-            raise UsageError(f"--table {path} cannot be written: {error}") from None
+            add_row(rows, *cells)
+    if rows.rows:
+        out.print(rows, width=width, crop=False, soft_wrap=False)
+
+
+def _written(table: "Table", path: Path) -> Path:
+    """The file to which a table has been written."""
+    from offbeat.report import write_table
+
+    try:
+        return write_table(table, path)
+    except OSError as error:
+        raise UsageError(f"--table {path} cannot be written: {error}") from None
+
+
+def _claim_as_json(finding: "Finding") -> dict[str, object]:
+    """A claim of the recipe's paper, its pairs and the verdict on it."""
+    pairs = [
+        {"better": pair.better, "than": pair.than, "gap": pair.mean, "seeds": sorted(pair.seeds)}
+        for pair in finding.pairs
+    ]
+    claim = finding.claim
+    return {"says": claim.says, "by": claim.by, "verdict": finding.verdict.value, "pairs": pairs}

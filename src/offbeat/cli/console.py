@@ -108,8 +108,11 @@ def live_progress() -> rich.progress.Progress:
     )
 
 
-def show_run(run: "Run", hint: str) -> None:
-    """Print a finished run in a few lines, where it is, and a hint of what to do with it."""
+def show_run(run: "Run", hint: str, as_json: bool = False) -> None:
+    """Print a finished run in a few lines, where it is, and a hint of what to do with it; or as JSON."""
+    if as_json:
+        print_json({"directory": str(run.path), "stop_reason": run.stop_reason, "summary": run.summary})
+        return
     for line in _summary_lines(run):
         out.print(line, markup=False)
     out.print(f"written to {run.path}; {hint}", markup=False)
@@ -157,6 +160,14 @@ def _metric_lines(metrics: Mapping[str, float], best: Mapping[str, float]) -> It
 def metric_text(name: str, value: float) -> str:
     """A metric with its value: "balanced accuracy 0.8125"."""
     return f"{name.replace('_', ' ')} {value:.4f}"
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON: mappings, dataclasses and structs are objects; NaN and infinity are null."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    out.print(text, markup=False, soft_wrap=True)
 
 
 def plain_table(*heads: str) -> rich.table.Table:

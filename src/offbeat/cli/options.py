@@ -27,6 +27,7 @@ Tables = Annotated[
     list[Path] | None,
     typer.Option("--table", metavar="FILE", help="the table as *.csv, *.md or *.tex; may be repeated"),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
 Baseline = Annotated[str | None, typer.Option(help="label whose time is 1.00x")]
 Initial = Annotated[
     Path | None,

@@ -29,6 +29,7 @@ def run(
     keep_checkpoint: Annotated[
         bool, typer.Option(help="whether the run can be resumed under other limits once it has ended")
     ] = True,
+    as_json: options.AsJson = False,
 ) -> None:
     """Simulate a recipe's algorithm."""
     from offbeat.recipes.build import run_recipe
@@ -48,7 +49,7 @@ def run(
             loaded, execution, out=place, watch=RunWatcher(progress), label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
         )  # fmt: skip
-    show_run(finished, f"see it with: offbeat report {finished.path}")
+    show_run(finished, f"see it with: offbeat report {finished.path}", as_json)
 
 
 def resume(
@@ -65,6 +66,7 @@ def resume(
     client_memory: executor_options.ClientMemory = None,
     callbacks: options.Callbacks = None,
     allow: AllowOption = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Go on with a run that was interrupted, or that has ended and is given other limits."""
     from offbeat.recipes.build import recorded_recipe, resume_run
@@ -83,7 +85,7 @@ def resume(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
             allow=allowed_names(allow, [directory], callbacks),
         )  # fmt: skip
-    show_run(finished, f"see it with: offbeat report {finished.path}")
+    show_run(finished, f"see it with: offbeat report {finished.path}", as_json)
 
 
 def new_directory(recipe: str) -> Path:

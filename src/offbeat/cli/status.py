@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import add_row, metric_text, out, plain_table
+from offbeat.cli.console import add_row, metric_text, out, plain_table, print_json
+from offbeat.cli.options import AsJson
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -29,7 +30,7 @@ def status(
     unencrypted: Annotated[
         bool, typer.Option("--unencrypted", help="let the token cross the network readable")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show the sites of a run and how it stands, from its directory or its live page; or a site's state."""
     if target.startswith(("http://", "https://")):
@@ -60,18 +61,9 @@ def status(
         if record.status == "running" and (reason := unresponsive(Path(target))) is not None:
             state = f"not running: {reason}"
     if as_json:
-        _print_json({"state": state, "run": snapshot})
+        print_json({"state": state, "run": snapshot})
     else:
         _show(snapshot, state)
-
-
-def _print_json(value: object) -> None:
-    """Print a value as JSON; NaN and infinity are null."""
-    import msgspec
-
-    out.print(
-        msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), markup=False, soft_wrap=True
-    )
 
 
 def _show_site(directory: Path, as_json: bool) -> None:
@@ -83,7 +75,7 @@ def _show_site(directory: Path, as_json: bool) -> None:
 
     summary, spent = SiteSummary.read(directory), ExamplesSpent.read(directory)
     if as_json:
-        _print_json({"site": summary, "privacy": None if spent is None else spent.text})
+        print_json({"site": summary, "privacy": None if spent is None else spent.text})
         return
     waits = "an update waits for the server's answer" if summary.waits else "no update waits"
     progress = summary.progress

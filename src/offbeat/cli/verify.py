@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.console import out
+from offbeat.cli.console import out, print_json
+from offbeat.cli.options import AsJson
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ def verify(
         Path, typer.Argument(metavar="DIR", help="a run, a folder of runs, a server's or a site's state")
     ],
     allow: AllowOption = None,
+    as_json: AsJson = False,
 ) -> None:
     """Read every file of a directory, check its checksums, and replay its runs; exit code 1 for a problem."""
     from offbeat.cli.state_dir import is_locked
@@ -30,7 +32,7 @@ def verify(
     places = directories(directory) if directory.is_dir() else []
     if not places:
         raise UsageError(f"{directory} holds no run and no site's state: give the directory of one")
-    problems, files, nbytes, rows = 0, 0, 0, 0
+    problems, files, nbytes, rows = list[str](), 0, 0, 0
     allowed = allowed_names(allow, [directory])
     for place in places:
         if (place / LOCK).is_file() and is_locked(place):
@@ -38,11 +40,16 @@ def verify(
         found = verify_files(place)
         if found.record is not None:
             rows += _replayed(found, allowed)
-        for line in found.problems:
-            out.print(line, markup=False, soft_wrap=True)
-        problems, files, nbytes = problems + len(found.problems), files + found.files, nbytes + found.nbytes
-    looked = f"directories {len(places)}, files {files} ({size_text(nbytes)}), journal rows replayed {rows}"
-    out.print(f"problems {problems}; {looked}", markup=False)
+        if not as_json:
+            for line in found.problems:
+                out.print(line, markup=False, soft_wrap=True)
+        problems, files, nbytes = problems + found.problems, files + found.files, nbytes + found.nbytes
+    if as_json:
+        counts = {"directories": len(places), "files": files, "bytes": nbytes, "rows_replayed": rows}
+        print_json({"problems": problems, **counts})
+    else:
+        looked = f"directories {len(places)}, files {files} ({size_text(nbytes)})"
+        out.print(f"problems {len(problems)}; {looked}, journal rows replayed {rows}", markup=False)
     if problems:
         raise typer.Exit(1)
 

@@ -31,13 +31,18 @@ def to_markdown(table: Table) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def to_csv(table: Table) -> str:
-    """Return the numbers unrounded, a row for each label: times in virtual seconds, shares in [0, 1].
+def to_records(table: Table) -> list[dict[str, object]]:
+    """Return the numbers unrounded, a mapping for each label: times in virtual seconds, shares in [0, 1].
 
     Each quantity has mean, std (ddof = 1) and n, the number of seeds; a difference from the baseline has
-    mean, both ends of its 95 % confidence interval, and n. Empty where there is none.
+    mean, both ends of its 95 % confidence interval, and n. None where there is none.
     """
-    rows = [_csv_row(row, table) for row in table.rows]
+    return [_record(row, table) for row in table.rows]
+
+
+def to_csv(table: Table) -> str:
+    """Return the mappings of `to_records` as CSV; cells are empty where there is no number."""
+    rows = to_records(table)
     out = io.StringIO()
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -88,7 +93,7 @@ def write_table(table: Table, path: str | Path) -> Path:
     return path
 
 
-def _csv_row(row: TableRow, table: Table) -> dict[str, object]:
+def _record(row: TableRow, table: Table) -> dict[str, object]:
     cells: dict[str, object] = {"label": row.label, "name": row.name}
     cells |= {key: row.options.get(key) for key in table.options}
     cells |= {"seeds": row.seeds, "metric": table.measure.name, "target": table.target}
