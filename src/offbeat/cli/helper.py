@@ -23,6 +23,7 @@ from offbeat.cli.tokens import read_token
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
+from offbeat.net.notify import at_work
 
 SECTIONS = {
     "Run": ("address", "name", "state", "give_up_after"),
@@ -61,10 +62,11 @@ def helper(
     give_up = seconds_or_never(give_up_after)
     token = None if token_file is None else read_token(token_file)
     credentials = SiteCredentials(name, token, ca, cert, key, insecure_plaintext)
-    reason = asyncio.run(
-        help_run(
-            connector(address, credentials=credentials, proxy=proxy), name, state,
-            give_up_after=give_up,
-        )
-    )  # fmt: skip
+
+    async def helping() -> str:
+        async with at_work(f"helps a run at {address}"):
+            way = connector(address, credentials=credentials, proxy=proxy)
+            return await help_run(way, name, state, give_up_after=give_up)
+
+    reason = asyncio.run(helping())
     out.print(f"the run has ended: {reason}; {state} is of no more use", markup=False)

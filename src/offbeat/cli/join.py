@@ -29,6 +29,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
+from offbeat.net.notify import at_work
 
 if TYPE_CHECKING:
     from offbeat.local.loop_learner import LoopLearner
@@ -180,6 +181,7 @@ def join(
         examples_privacy=examples, accept=accept or (),
     )  # fmt: skip
     os.umask(0o077)  # for what the site's own code writes
+    taking_part = _as_service(taking_part, address)
     if helper is None:
         reason = asyncio.run(taking_part)
     else:
@@ -196,6 +198,12 @@ def join(
         )
         reason = asyncio.run(_both(taking_part, helping))
     out.print(f"the run has ended: {reason}", markup=False)
+
+
+async def _as_service(taking_part: Coroutine[Any, Any, str], address: str) -> str:
+    """Take part, and tell the service manager that started this process how it stands."""
+    async with at_work(f"takes part in a run at {address}"):
+        return await taking_part
 
 
 async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, Any, str]) -> str:

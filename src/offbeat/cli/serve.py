@@ -20,6 +20,7 @@ from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, is_own_tokens
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
+from offbeat.net.notify import at_work
 from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import DATABASE
 
@@ -182,7 +183,8 @@ def serve(
                 opened = dashboard_of(dashboard, state, server, tls_cert, tls_key, dashboard_unencrypted)
                 page = await stack.enter_async_context(opened)
             own_tokens = tokens is not None and is_own_tokens(tokens, state)
-            _announce(state, listen, server.port, page, sites or loaded.clients, own_tokens)
+            address = _announce(state, listen, server.port, page, sites or loaded.clients, own_tokens)
+            await stack.enter_async_context(at_work(f"listening on {address}"))
             return await server.ended()
 
     os.umask(0o077)  # for what callbacks write
@@ -213,7 +215,7 @@ def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any
     return validated(ServerOptions, {"clients": sites or recipe.clients, **given}, "--set server")
 
 
-def _announce(state: Path, listen: str, port: int, page: str | None, sites: int, own_tokens: bool) -> None:
+def _announce(state: Path, listen: str, port: int, page: str | None, sites: int, own_tokens: bool) -> str:
     """Print the server's address, and write it to the file that `offbeat stop` and `status` read."""
     address = f"{listen.rpartition(':')[0]}:{port}" if port else listen  # a Unix socket has no port
     document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": own_tokens}
@@ -222,6 +224,7 @@ def _announce(state: Path, listen: str, port: int, page: str | None, sites: int,
     out.print(f"listening on {address}; the run begins when {sites} sites are there", markup=False)
     if page is not None:
         out.print(f"live page: {page}", markup=False)
+    return address
 
 
 async def _signs_of_life(state: Path) -> None:
