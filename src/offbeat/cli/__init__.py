@@ -27,6 +27,7 @@ from offbeat.cli import (
     serve,
     simulate,
     simulate_like,
+    statistics,
     status,
     stop,
     tokens,
@@ -81,7 +82,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
-    simulate_like.simulate_like,
+    simulate_like.simulate_like, statistics.statistics,
 )  # fmt: skip
 _SECTIONED: dict[Callable[..., None], type[Command]] = {
     serve.serve: sectioned(serve.SECTIONS, serve.GROUPS),

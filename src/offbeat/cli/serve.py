@@ -164,7 +164,8 @@ def serve(
     _check_free("--dashboard", dashboard, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm, allowed)
     learner = make_server_learner(loaded, test, allowed)
-    if loaded.metric is not None and loaded.evaluate.at_server and learner.data.test is not None:
+    evaluates = loaded.evaluate.at_server and learner.data.test is not None
+    if loaded.metric is not None and evaluates:
         check_metrics(loaded, learner, loaded.metric)
     called = make_callbacks(loaded.callbacks, allowed)
     experiment = make_experiment(loaded, algorithm, learner)

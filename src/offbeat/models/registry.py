@@ -12,7 +12,7 @@ from torch import nn
 
 from offbeat.allowed import NOTHING, Load
 from offbeat.core.errors import UsageError
-from offbeat.core.types import Count
+from offbeat.core.types import Count, Finite, NonNegative
 from offbeat.core.validation import checked_dataclass
 from offbeat.models.bert import BertClassifier
 from offbeat.models.cnn import CompassCNN, WirelessCNN
@@ -22,6 +22,7 @@ from offbeat.models.logistic import LogisticRegression
 from offbeat.models.mlp import MLP
 from offbeat.models.plain_cnn import alexnet, asmu_cnn, vgg11
 from offbeat.models.resnet import ResNet
+from offbeat.models.standardized import Standardized
 from offbeat.models.textcnn import TextCNN
 from offbeat.models.unet3d import UNet3D
 from offbeat.named import named_errors
@@ -169,6 +170,23 @@ ModelSpec = Annotated[
     Field(discriminator="name"),
 ]
 """Specification of a built-in model; `name` discriminates."""
+
+
+@checked_dataclass
+class StandardizedSpec:
+    """A built-in model behind fixed means and deviations of the features of its samples."""
+
+    model: ModelSpec
+    mean: Annotated[tuple[Finite, ...], Field(min_length=1, description="mean of each feature, flattened")]
+    std: Annotated[tuple[NonNegative, ...], Field(min_length=1, description="deviation of each feature")]
+    name: Literal["standardized"] = "standardized"
+
+    @model_validator(mode="after")
+    def _of_one_length(self) -> Self:
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean has {len(self.mean)} features and std {len(self.std)}: give one of each")
+        return self
+
 
 Shape = tuple[int, ...]
 
@@ -321,11 +339,15 @@ class NamedModel:
 
 def _is_own(spec: Any) -> str:
     name = spec.get("name") if isinstance(spec, dict) else getattr(spec, "name", None)
+    if name == "standardized":
+        return "standardized-model"
     return "own-function" if isinstance(spec, NamedModel) or ":" in str(name) else "built-in"
 
 
 AnyModel = Annotated[
-    Annotated[ModelSpec, Tag("built-in")] | Annotated[NamedModel, Tag("own-function")],
+    Annotated[ModelSpec, Tag("built-in")]
+    | Annotated[NamedModel, Tag("own-function")]
+    | Annotated[StandardizedSpec, Tag("standardized-model")],
     Discriminator(_is_own),
     BeforeValidator(lambda spec: {"name": spec} if isinstance(spec, str) else spec),
 ]
@@ -344,7 +366,7 @@ class ModelMaker:
         load: Finds a user's function, given its name and the option.
     """
 
-    spec: Any  # ModelSpec | NamedModel
+    spec: Any  # ModelSpec | StandardizedSpec | NamedModel
     sample_shape: tuple[int, ...] | None = None
     classes: int | None = None
     option: str = "model"
@@ -370,7 +392,7 @@ class ModelMaker:
         return module
 
 
-def build(spec: ModelSpec, sample_shape: Sequence[int], classes: int) -> nn.Module:
+def build(spec: ModelSpec | StandardizedSpec, sample_shape: Sequence[int], classes: int) -> nn.Module:
     """Build a freshly initialised module, which gives logits [N, classes].
 
     The initial weights come from torch's global generator: seed it before.
@@ -386,6 +408,13 @@ def build(spec: ModelSpec, sample_shape: Sequence[int], classes: int) -> nn.Modu
     shape = tuple(int(side) for side in sample_shape)
     if classes < 1:
         raise UsageError(f"classes {classes}: must be at least 1; pass the number of classes of the dataset")
+    if isinstance(spec, StandardizedSpec):
+        if len(spec.mean) != math.prod(shape):
+            raise UsageError(
+                f"model 'standardized' has the means of {len(spec.mean)} features, and samples of shape "
+                f"{shape} have {math.prod(shape)}: give the statistics of these data"
+            )
+        return Standardized(build(spec.model, shape, classes), spec.mean, spec.std, shape)
     entry = MODELS[spec.name]
     if not entry.fits(shape):
         raise UsageError(

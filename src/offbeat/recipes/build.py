@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
 from offbeat.callbacks.registry import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.learner import Learner
 from offbeat.core.limits import Until
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule, without_rule
 from offbeat.core.streams import Purpose, stream
@@ -21,13 +23,15 @@ from offbeat.data.dataset import Dataset, Samples, sample_shape
 from offbeat.data.federated import FederatedData, Source
 from offbeat.data.site import server_data
 from offbeat.experiment import Experiment
+from offbeat.local.feature_statistics import StatisticsLearner
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names
 from offbeat.recipes.own import labels_of, own_data, own_training
-from offbeat.recipes.recipe import Recipe
+from offbeat.recipes.recipe import Recipe, StatisticsSpec
+from offbeat.recipes.statistics import standardized
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.progress import Watcher
@@ -44,13 +48,15 @@ def make_algorithm(spec: Mapping[str, Any], allow: Allow = NOTHING) -> Algorithm
     return build_algorithm(ALGORITHMS, own, Allowed.of(allow).load)
 
 
-def make_learner(recipe: Recipe, allow: Allow = NOTHING) -> TorchLearner:
+def make_learner(recipe: Recipe, allow: Allow = NOTHING) -> TorchLearner | StatisticsLearner:
     """Build a recipe's learner: data, partition and model; the seed determines subsample and partition.
 
     `allow` is what the recipe may name.
     """
     own = ":" in (recipe.data.dataset or "")
     data = own_data(recipe, allow) if own else _built_in_data(recipe)
+    if isinstance(recipe.model, StatisticsSpec):
+        return StatisticsLearner(data)
     return _learner(recipe, data, data.train, allow)
 
 
@@ -93,7 +99,9 @@ def _root_data(source: Source, recipe: Recipe) -> tuple[Source, Samples | None]:
     return replace(source, train=source.train.subset(left), groups=groups), source.train.subset(taken)
 
 
-def make_server_learner(recipe: Recipe, test: str | None = None, allow: Allow = NOTHING) -> TorchLearner:
+def make_server_learner(
+    recipe: Recipe, test: str | None = None, allow: Allow = NOTHING
+) -> TorchLearner | StatisticsLearner:
     """Build the learner of a recipe's server, which has no clients' data.
 
     Args:
@@ -111,6 +119,9 @@ def make_server_learner(recipe: Recipe, test: str | None = None, allow: Allow = 
             "offbeat join --set examples"
         )
     data = recipe.data
+    if isinstance(recipe.model, StatisticsSpec):
+        shape = data.sample_shape
+        return StatisticsLearner(without_clients(), None if shape is None else prod(shape), data.classes)
     tested: Samples | None = None
     root: Samples | None = None
     if test not in (None, "none"):
@@ -131,13 +142,14 @@ def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, all
     if isinstance(described, Dataset) or (described is not None and not isinstance(recipe.model, NamedModel)):
         shape = shape or sample_shape(described)
         classes = classes or getattr(described, "classes", None)
-    maker = ModelMaker(recipe.model, shape, classes, load=Allowed.of(allow).load)
+    spec = standardized(recipe, data)
+    maker = ModelMaker(spec, shape, classes, load=Allowed.of(allow).load)
     maker()  # a model that does not fit the data is refused now
     return TorchLearner(maker, data, recipe.training, **own_training(recipe, allow))
 
 
 def make_experiment(
-    recipe: Recipe, algorithm: Algorithm, learner: TorchLearner, label: str | None = None
+    recipe: Recipe, algorithm: Algorithm, learner: Learner, label: str | None = None
 ) -> Experiment:
     """What a recipe's run is, in the simulator and on a server.
 

@@ -3,12 +3,13 @@
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import check_found
 from offbeat.core.metric_names import CLIENTS, in_order
+from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.recipes.recipe import Recipe
 
 
-def check_metrics(recipe: Recipe, learner: TorchLearner, metric: str | None) -> None:
+def check_metrics(recipe: Recipe, learner: TorchLearner | LoopLearner, metric: str | None) -> None:
     """Evaluate the initial model once, if metrics are named, to refuse one that evaluations do not give.
 
     Args:

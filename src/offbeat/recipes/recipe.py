@@ -4,13 +4,14 @@ import re
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from offbeat.core.guard import Guard
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.privacy.options import Privacy
 from offbeat.core.streams import check_seed
 from offbeat.core.types import Count, Finite
+from offbeat.core.validation import checked_dataclass
 from offbeat.data.registry import DATASETS, dataset_options
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.training import Training
@@ -51,6 +52,9 @@ class Data(Section):
             that train on some. None means none.
         evaluate_on: "test" evaluates the global model on the test set, "train" on as many random samples of
             the train set, for its training loss.
+        standardize: Scales the features for a built-in model by statistics of all clients: "federated"
+            gathers them before a simulation; the directory of a run of the recipe "statistics" has them
+            already. None means that samples are used as they are.
         sample_shape: Shape of one sample (without N), for a built-in model where there is no dataset.
         classes: Number of classes, for a built-in model where there is no dataset.
     """
@@ -65,6 +69,7 @@ class Data(Section):
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     root: Count | None = None
     evaluate_on: Literal["test", "train"] = "test"
+    standardize: str | None = None
     sample_shape: tuple[Count, ...] | None = None
     classes: Count | None = None
 
@@ -90,6 +95,22 @@ class Data(Section):
         return self
 
 
+@checked_dataclass
+class StatisticsSpec:
+    """No model: the run gathers statistics of the clients' features."""
+
+    name: Literal["statistics"]
+
+
+def _named(spec: Any) -> Any:
+    return {"name": spec} if isinstance(spec, str) else spec
+
+
+def _kind(spec: Any) -> str:
+    name = spec.get("name") if isinstance(spec, dict) else getattr(spec, "name", spec)
+    return "no-model" if name == "statistics" else "any-model"
+
+
 class Recipe(Section):
     """An experiment.
 
@@ -98,7 +119,8 @@ class Recipe(Section):
         about: Description for readers.
         clients: Number of clients.
         data: Dataset and partition.
-        model: Specification of the model: a built-in one, or a function "module:function" and its options.
+        model: Specification of the model: a built-in one, or a function "module:function" and its options;
+            "statistics" gathers statistics of the features in place of a training.
         initial: A .safetensors file, or the directory of a finished run, whose weights a run starts from.
             None means those of the model, drawn from the seed.
         training: Options of the local training.
@@ -135,7 +157,11 @@ class Recipe(Section):
     about: str = ""
     clients: Count
     data: Data = Data()
-    model: AnyModel = MLPSpec()
+    model: Annotated[
+        Annotated[StatisticsSpec, BeforeValidator(_named), Tag("no-model")]
+        | Annotated[AnyModel, Tag("any-model")],
+        Discriminator(_kind),
+    ] = MLPSpec()
     initial: str | None = None
     training: Training = Training()
     loss: str | None = None

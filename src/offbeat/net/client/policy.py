@@ -7,7 +7,7 @@ docs/site-policy.md.
 """
 
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec.structs import replace
 from pydantic import Field, field_validator
@@ -57,6 +57,8 @@ class SitePolicy:
         colluding: Fewest helpers T that must collude with the server before it sees an update: a plan with
             fewer, or without secure aggregation, is refused. None means any.
         labels: Whether it tells the server its number of samples of each class, where the algorithm needs it.
+        statistics: What it tells in a run that gathers [statistics of features](statistics.md): means over
+            its samples "exact", or "rounded" to three significant digits; or such a run is "refused".
         samples_unit: It tells its numbers of samples, to train and to evaluate on, as multiples of it,
             rounded up; at least 1. Above 1 it needs `labels = False`, since these tell the number.
         helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that it allows, by name: a
@@ -79,6 +81,7 @@ class SitePolicy:
     least: Count | None = None
     colluding: Count | None = None
     labels: bool = True
+    statistics: Literal["exact", "rounded", "refused"] = "rounded"
     samples_unit: Count = 1
     helpers: dict[str, str] | None = None
     allow: tuple[str, ...] = ()
@@ -160,6 +163,17 @@ class SitePolicy:
             raise _refused(f"a run that is not secure: it needs at least colluding = {self.colluding}")
         if (given := secure.most_colluding) < self.colluding:
             raise _refused(f"colluding = {given}: it needs at least colluding = {self.colluding}")
+
+    def check_statistics(self, privacy: Privacy | None) -> None:
+        """Check a run that gathers statistics of features. Raises `PolicyError` where it is not allowed."""
+        if self.statistics == "refused":
+            raise _refused("to tell statistics of its features (statistics = refused)")
+        if self.clip is not None:
+            raise _refused(f"statistics of features, which clip = {self.clip:g} would spoil")
+        if privacy is not None:
+            raise PolicyError(
+                "the run clips its updates for privacy, which would spoil statistics of features"
+            )
 
     def check_batch(self, samples: int, batch_size: int) -> None:
         """Check the site's number of samples, and that of a batch.

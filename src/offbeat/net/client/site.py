@@ -13,6 +13,7 @@ from offbeat.core.events import ClientId
 from offbeat.core.privacy.options import rounded_up
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.batches import steps_per_epoch
+from offbeat.local.feature_statistics import StatisticsLearner
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.losses import LOSSES
 from offbeat.local.targets import TargetError
@@ -24,6 +25,8 @@ from offbeat.net.client.first_batch import data_error
 from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
 from offbeat.net.run_spec import MOST_SITES, RunSpec
 
+STATISTICS = f":{StatisticsLearner.__name__}"
+"""What a run that gathers statistics of features has in place of a model."""
 OwnModel = NamedModel | nn.Module | Callable[..., nn.Module]
 """A site's own model: a function by name, a module, or a function that makes one of the run's options."""
 
@@ -140,6 +143,8 @@ class Site:
         if not 0 <= client < MOST_SITES:
             raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
         learner = self.learner
+        if isinstance(spec.model, NamedModel) and spec.model.name == STATISTICS:
+            learner = self._statistics(spec)
         if not isinstance(learner, LoopLearner):
             learner = (learner or self._run_learner(spec)).numbered(client, self.device)
         try:
@@ -149,6 +154,16 @@ class Site:
         if difference is not None:
             raise UsageError(difference)
         return learner.expecting(spec.frozen) if isinstance(learner, LoopLearner) else learner
+
+    def _statistics(self, spec: RunSpec) -> StatisticsLearner:
+        """The learner of a run that gathers statistics of features, as the policy allows."""
+        self.policy.check_statistics(spec.privacy)
+        if self.data is None:
+            raise UsageError(
+                "the run gathers statistics of features, and a loop of the site's own has none: give the data"
+            )
+        policy = self.policy
+        return StatisticsLearner(self.data, rounds=policy.statistics == "rounded", labels=policy.labels)
 
     def _check_data(self, data: FederatedData, spec: RunSpec) -> None:
         """Raises `UsageError` unless the data are those that a built-in model takes."""

@@ -1,0 +1,56 @@
+"""The command that shows the statistics of features that a run has gathered."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offbeat.cli.console import add_row, out, plain_table, print_json
+from offbeat.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from offbeat.local.feature_statistics import FeatureStatistics
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+def statistics(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help='a finished run of the recipe "statistics"')
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show the features of all clients: missing values, means, deviations, quantiles, shares of labels."""
+    from offbeat.recipes.statistics import read_statistics
+
+    found = read_statistics(directory)
+    rows = list(_rows(found))
+    if as_json:
+        print_json({"samples": found.samples, "labels": found.labels.tolist(), "features": rows})
+        return
+    out.print(f"{found.samples} samples, {len(rows)} features", markup=False)
+    table = plain_table("feature", *list(rows[0])[1:])
+    for row in rows:
+        add_row(table, *(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
+    out.print(table)
+    if len(found.labels):
+        shares = ", ".join(f"{label}: {100 * share:.1f} %" for label, share in enumerate(found.labels))
+        out.print(f"labels {shares}", markup=False, soft_wrap=True)
+    if found.far_apart:
+        out.print(f"{found.apart_text}; have they the same unit?", markup=False, soft_wrap=True)
+
+
+def _rows(found: "FeatureStatistics") -> list[dict[str, object]]:
+    """The numbers of each feature by name."""
+    quantiles = {f"q{round(100 * q)}": found.quantile(q) for q in QUANTILES}
+    columns = {
+        "missing": found.missing,
+        "mean": found.mean,
+        "std": found.std,
+        **quantiles,
+        "between": found.between,
+    }
+    return [
+        {"feature": str(feature), **{name: float(values[feature]) for name, values in columns.items()}}
+        for feature in range(len(found.mean))
+    ]

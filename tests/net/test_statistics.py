@@ -1,0 +1,64 @@
+"""Sites tell statistics of their features, as their policies allow."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import offbeat as ob
+from offbeat.core.errors import UsageError
+from offbeat.data.federated import without_clients
+from offbeat.local.feature_statistics import StatisticsLearner
+from offbeat.net import SitePolicy
+from offbeat.recipes.statistics import read_statistics
+from offbeat.sim.gather_statistics import statistics_experiment
+
+SITES = {"north": torch.randn(40, 3) * 5 + 100, "south": torch.randn(25, 3) * 5 + 90}
+
+
+def gather(state: Path, policy: SitePolicy | None = None) -> list[object]:
+    """A run with both sites; returns how each of them ended."""
+    learner = StatisticsLearner(without_clients(), features=3)
+
+    async def run() -> list[object]:
+        options = ob.net.ServerOptions(clients=2)
+        async with ob.net.serve(
+            statistics_experiment(learner), state, "127.0.0.1:0", options=options
+        ) as server:
+            address = f"127.0.0.1:{server.port}"
+            sites = [ob.net.join(address, x, name=name, policy=policy) for name, x in SITES.items()]
+            ended: list[object] = await asyncio.gather(*sites, return_exceptions=True)
+            return ended
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(("told", "tolerance"), [("exact", 1e-6), ("rounded", 5e-3)])
+def test_a_server_has_the_statistics_of_all_sites(tmp_path: Path, told: str, tolerance: float) -> None:
+    assert gather(tmp_path / "run", SitePolicy(statistics=told)) == ["reached 3 versions"] * 2  # type: ignore[arg-type]
+    found, x = read_statistics(tmp_path / "run"), torch.cat([*SITES.values()]).double().numpy()
+    assert found.samples == 65
+    np.testing.assert_allclose(found.mean, x.mean(0), rtol=tolerance)
+    np.testing.assert_allclose(found.std, x.std(0), rtol=10 * tolerance)
+    assert (np.abs(found.mean / x.mean(0) - 1).max() > 1e-6) == (told == "rounded")
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        (
+            SitePolicy(statistics="refused"),
+            r"refuses to tell statistics of its features \(statistics = refused\)",
+        ),
+        (SitePolicy(clip=1.0), "which clip = 1 would spoil"),
+        (SitePolicy(min_samples=30), "needs min_samples = 30"),
+    ],
+)
+def test_a_site_tells_no_more_than_its_policy_allows(
+    tmp_path: Path, policy: SitePolicy, message: str
+) -> None:
+    *_, last = gather(tmp_path / "run", policy)
+    with pytest.raises(UsageError, match=message):
+        raise last if isinstance(last, Exception) else AssertionError(last)

@@ -1,0 +1,68 @@
+"""Recipes that gather statistics of features, and recipes that use them."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from offbeat.core.errors import UsageError
+from offbeat.models.registry import StandardizedSpec
+from offbeat.recipes.build import make_learner, make_server_learner, resume_run, run_recipe
+from offbeat.recipes.load import load_recipe
+from offbeat.recipes.statistics import read_statistics
+
+
+def recipe(name, *sets):
+    return load_recipe(name, sets=["data.partition={kind: iid}", *sets])
+
+
+@pytest.fixture(scope="module")
+def gathered(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("statistics") / "run"
+    run_recipe(recipe("statistics", "data.samples=200"), out=directory)
+    return directory
+
+
+def test_a_run_gathers_what_its_directory_tells(gathered):
+    found = read_statistics(gathered)
+    x = make_learner(recipe("statistics", "data.samples=200")).data.train.x.flatten(1).double().numpy()
+    assert found.samples == 200
+    np.testing.assert_allclose(found.mean, x.mean(0), atol=1e-6)
+    np.testing.assert_allclose(found.std, x.std(0), atol=1e-6)
+
+
+def test_it_is_resumed_as_any_run(gathered):
+    assert resume_run(gathered).stop_reason == "reached 3 versions"
+
+
+@pytest.mark.parametrize("given", ["federated", "directory"])
+def test_a_recipe_standardizes(gathered, given):
+    value = "federated" if given == "federated" else str(gathered)
+    learner = make_learner(recipe("digits", "data.samples=200", f"data.standardize={value}"))
+    spec = learner.module.spec
+    assert isinstance(spec, StandardizedSpec)
+    np.testing.assert_allclose(spec.mean, read_statistics(gathered).mean, rtol=5e-3, atol=5e-3)
+
+
+def test_a_server_has_statistics_only_from_a_run(gathered):
+    server = make_server_learner(recipe("digits", f"data.standardize={gathered}"))
+    assert isinstance(server.module.spec, StandardizedSpec)
+    with pytest.raises(UsageError, match="federated is for a simulation"):
+        make_server_learner(recipe("digits", "data.standardize=federated"))
+
+
+def test_sites_far_apart_are_logged(caplog):
+    caplog.set_level(logging.WARNING)
+    sets = ["data.standardize=federated", "data.samples=200", "data.partition={kind: shards}"]
+    make_learner(load_recipe("digits", sets=sets))
+    assert "sites lie far apart in features" in caplog.text
+
+
+def test_what_cannot_be_standardized_is_refused(tmp_path, gathered):
+    with pytest.raises(UsageError, match="is for a built-in model"):
+        make_learner(recipe("digits", "model=module:function", "data.standardize=federated"))
+    with pytest.raises(UsageError, match="nowhere"):
+        make_learner(recipe("digits", f"data.standardize={tmp_path / 'nowhere'}"))
+    run_recipe(recipe("digits", "until={versions: 1}", "data.samples=100"), out=tmp_path / "trained")
+    with pytest.raises(UsageError, match="the run has trained another one"):
+        read_statistics(tmp_path / "trained")
