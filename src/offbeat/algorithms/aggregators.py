@@ -141,7 +141,8 @@ class Normalization:
         """The weight with which `steps` gradients enter an update, summed."""
         if rho := self.momentum:
             return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-        if x := self.proximal:  # [1 − (1 − x)^steps] / x, and accurate for a small x
+        # `expm1` and `log1p` keep [1 − (1 − x)^steps] / x accurate for a small x.
+        if x := self.proximal:
             return -expm1(steps * log1p(-x)) / x
         return float(steps)
 

@@ -224,5 +224,6 @@ def asofed(
         schedule=DelayScaled(Buffered(programme(steps, epochs), 1, concurrency), delay_unit),
         aggregator=OnlineSum(against, features),
         objective=Online(proximal, beta),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

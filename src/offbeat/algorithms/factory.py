@@ -47,12 +47,12 @@ class Factory(Generic[P]):
         return f"<algorithm {self.name}>"
 
     @property
-    def __signature__(self) -> inspect.Signature:  # what help() and editors show: without the ranges
+    def __signature__(self) -> inspect.Signature:
         bare = (p.replace(annotation=plain(p.annotation)) for p in self.signature.parameters.values())
         return self.signature.replace(parameters=list(bare))
 
     @property
-    def __wrapped__(self) -> Callable[P, Algorithm]:  # for `inspect.unwrap`
+    def __wrapped__(self) -> Callable[P, Algorithm]:
         return self.make
 
     @property
@@ -147,7 +147,8 @@ def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> 
     if len(location) < 2:
         return names
     first, *inner = location
-    owner = names[first] if isinstance(first, int) else first  # an argument given by its place has a number
+    # The location of an argument given by its place is a number.
+    owner = names[first] if isinstance(first, int) else first
     classes = option_classes(signature.parameters[owner].annotation)
     return [name for c in classes if kind_of(c) in (None, inner[0]) for name in c.__pydantic_fields__]
 

@@ -54,7 +54,8 @@ class Group:
     expected: set[ClientId] = field(default_factory=set)
     waiting: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
-    fired: bool = False  # its timer has fired: kept only to recognise its late clients
+    # A group whose timer has fired is kept only to recognise its late clients.
+    fired: bool = False
 
     @property
     def timer(self) -> str:
@@ -132,22 +133,25 @@ class CompassSchedule(Schedule):
     def _arrived(self, event: Arrived, state: Compass, view: View) -> Iterator[Command]:
         client, task = event.client, event.task
         elapsed = view.now - view.task(task).started
-        measured = max(elapsed / event.steps, 1e-9)  # line 12; a clock may not resolve an empty task
+        # Line 12. A clock may not resolve an empty task, and steps are a time divided by seconds per step.
+        measured = max(elapsed / event.steps, 1e-9)
         known = state.seconds_per_step.get(client, measured)
         state.seconds_per_step[client] = (1 - self.speed_memory) * measured + self.speed_memory * known
         group = state.groups.get(state.group_of.pop(client, -1))
-        if group is None:  # first response, lines 25-27
+        if group is None:  # lines 25-27
             yield Aggregate((task,), {"first": True}, server_step=False)
             yield from self._dispatch(client, state, view)
-        elif self.times.is_late(view.now, group.T_max):  # late, lines 16-19
+        elif self.times.is_late(view.now, group.T_max):  # lines 16-19
             state.late.append(task)
             yield from self._stop_waiting(client, group, state, view)
             yield from self._dispatch(client, state, view)
-        else:  # on time, lines 21-23
+        else:  # lines 21-23
             group.waiting.add(client)
             group.arrived.append(task)
             yield from self._stop_waiting(client, group, state, view)
-            if group.expected and group.fired:  # a driver that fed the timer first: nobody waits past T_max
+            # A driver may feed the timer before an update that arrives at T_max: no client waits longer for
+            # it.
+            if group.expected and group.fired:
                 yield from self._group_aggregate(group, state, view)
 
     def _without(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
@@ -183,7 +187,8 @@ class CompassSchedule(Schedule):
 
     def _dispatch(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
         """Algorithm 2, ASSIGNGROUP: join a group or else create one, and train."""
-        if client not in state.seconds_per_step:  # its first task was lost
+        # The client's first task was lost, so its speed is unknown.
+        if client not in state.seconds_per_step:
             yield Train(client, self.q_min)
             return
         steps, group = self._join(client, state, view.now)
@@ -201,7 +206,8 @@ class CompassSchedule(Schedule):
         fits = [(q, g) for q, g in fits if self.q_min <= q <= self.q_max]
         if not fits:
             return 0, None
-        q, g = max(fits)  # at equal q the later group
+        # Among equal q the later group is taken.
+        q, g = max(fits)
         return q, state.groups[g]
 
     def _create(self, client: ClientId, state: Compass, now: float) -> tuple[int, Group]:
@@ -249,5 +255,6 @@ def fedcompass(
         aggregator=SumOfDeltas(staleness, normalize=Normalization() if normalize else None),
         objective=Plain(),
         server_steps=(Momentum(momentum),) if momentum else (),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

@@ -71,5 +71,6 @@ def scaffold(
         schedule=Rounds(programme(steps, epochs), clients_per_round),
         aggregator=SumOfDeltas(weights="equal", scale=server_lr),
         objective=ControlVariates(),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

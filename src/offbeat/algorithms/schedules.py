@@ -54,7 +54,8 @@ class Rounds(Schedule):
                 state.arrived.append(event.task)
             case Lost() | Left():
                 state.expected.discard(event.client)
-        if not state.expected:  # the round is over, or nobody was there to start one with
+        if not state.expected:
+            # The round is over, or no client was there to start one with.
             yield from self._next_round(state, view)
 
     def _next_round(self, state: Round, view: View) -> Iterator[Command]:

@@ -112,7 +112,8 @@ class Pooled(ScheduleWrapper):
             pool.append(PooledUpdate(task.id, task.client, weight, command.note, command.server_step))
         released = yield from self._release(command, pool, state.full, view)
         yield from self._keep_newest(pool)
-        if not released:  # without the dropped ones, none that is left may have too much of the weight
+        if not released:
+            # Without the dropped updates, none of the others may have too much of the weight.
             yield from self._release(command, pool, state.full, view)
 
     def _release(
@@ -155,7 +156,8 @@ class Pooled(ScheduleWrapper):
         batch = candidates[:most]
         while len(batch) >= least and not self._balanced(batch):
             if len(batch) < most:
-                return []  # one more may balance it
+                return []
+            # One more update may balance the batch.
             candidates.remove(max(batch, key=lambda pooled: pooled.weight))
             batch = candidates[:most]
         return sorted(batch, key=lambda pooled: pooled.task) if len(batch) >= least else []

@@ -113,7 +113,8 @@ def is_sum(aggregator: Aggregator) -> bool:
 @cache
 def sum_only() -> tuple[str, ...]:
     """Names of the published algorithms that can be used with privacy as they are, or with other options."""
-    from offbeat.algorithms import ALGORITHMS  # made of all modules of the package, this one included
+    # The registry is made of all modules of the package, this one included, so it cannot be imported above.
+    from offbeat.algorithms import ALGORITHMS
 
     return tuple(name for name, factory in ALGORITHMS.items() if _accepted(factory()))
 

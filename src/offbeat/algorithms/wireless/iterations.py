@@ -153,7 +153,8 @@ class RadioIterations(Schedule):
         candidates = [
             Candidate(k, capacity[k], norm, view.fleet.labels(k), self._unscheduled(k, state))
             for k, norm in sorted(state.ready.items())
-            if capacity.get(k, 0.0) > 0  # through a channel of none nothing can be sent
+            # Nothing can be sent through a channel without capacity.
+            if capacity.get(k, 0.0) > 0
         ]
         rng = view.rng(Purpose.SCHEDULE)
         chosen, bits = [], 0.0
@@ -161,7 +162,8 @@ class RadioIterations(Schedule):
             chosen = self.policy.choose(candidates, self.scheduled, rng, len(view.fleet))
             bits, _ = equal_bits(event.symbols, [capacity[k] for k in chosen])
         state.freed, state.expected = sorted(state.ready), set(chosen)
-        state.under_way = bool(state.freed)  # else they have all left
+        # If none is freed, all devices have left.
+        state.under_way = bool(state.freed)
         state.ready.clear()
         for k in state.freed:
             if k in state.expected:
@@ -187,7 +189,7 @@ class RadioIterations(Schedule):
 
     def _train(self, clients: Sequence[ClientId], state: Iterations, view: View) -> Iterator[Command]:
         for k in clients:
-            state.since[k] = state.t + 1  # s_k: it holds θ(t + 1)
+            state.since[k] = state.t + 1  # s_k: the device holds θ(t + 1)
             command = replace(train(k, self.programme, view), hold=True)
             yield with_decayed_lr(command, self.halving, view.now)
 
@@ -207,7 +209,8 @@ class AgeWeighted(SumOnly):
         ages = updates[0].note.get("ages") or [u.task.staleness for u in updates]
         power = AgeWeight(self.gamma)
         weights = [u.task.samples * power(a) for u, a in zip(updates, ages, strict=True)]
-        if not any(weights):  # too small for numbers: it is the differences of the ages that count
+        if not any(weights):
+            # The powers are too small for floating point. Only the differences of the ages count.
             weights = [u.task.samples * power(a - min(ages)) for u, a in zip(updates, ages, strict=True)]
         return toward_models(updates, shares(weights), model)
 

@@ -62,7 +62,7 @@ class _ChecksCandidates(Protocol):
         """
         ready = sorted(candidates, key=lambda c: c.client)
         self._check(ready, count, population)
-        best = _highest(ready, max(1, population // 2), lambda c: c.capacity)  # the min(0.5N, |𝒦|)
+        best = _highest(ready, max(1, population // 2), lambda c: c.capacity)  # min(0.5N, |𝒦|)
         chosen = self._choose(ready, best, min(count, len(ready)), rng)
         return sorted(c.client for c in chosen)
 
