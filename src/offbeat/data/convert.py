@@ -44,7 +44,8 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
             f"{type(data).__name__}: leave it out"
         )
     match data:
-        case Tensor() | np.ndarray():  # which have a method `gather` too
+        # Tensors and arrays are asked for first, since they have a method `gather` too.
+        case Tensor() | np.ndarray():
             return Dataset(data)
         case Samples():
             return data
@@ -84,7 +85,8 @@ def is_pair(data: Any) -> bool:
         return False
     x, y = data
     if is_frame(x) and is_frame(y) and x.columns.equals(y.columns):
-        return False  # a train and a test set
+        return False
+    # Two frames with the same columns are a train and a test set.
     if isinstance(data, tuple) or any(map(is_series, data)):
         return True
     if is_frame(x) or is_frame(y):

@@ -185,7 +185,8 @@ class MapDataset:
                 "read a stream into a list first"
             )
         if self.labels is not None:
-            Dataset(torch.empty(len(self), 0), self.labels, self.classes)  # checks them
+            # Making a dataset checks labels and classes.
+            Dataset(torch.empty(len(self), 0), self.labels, self.classes)
 
     @property
     def y(self) -> Tensor | None:
@@ -229,12 +230,14 @@ class MapDataset:
             except OffbeatError:
                 raise
             except Exception as error:
-                for row in rows:  # to tell which
+                for row in rows:
+                    # Reading one by one shows which sample fails.
                     self._read_one(row)
                 raise UnreadableSampleError(rows[0], told_error(error)) from error
         else:
             samples = [self._read_one(row) for row in rows]
-        if self.collate is default_collate:  # which drops masks
+        if self.collate is default_collate:
+            # The default collate function takes a masked array for a plain one.
             for row, sample in zip(rows, samples, strict=False):
                 if (missing := _missing_value(sample)) is not None:
                     raise UnreadableSampleError(row, missing)
@@ -322,7 +325,8 @@ def concatenated(parts: Sequence[Samples]) -> Samples:
 
 
 def _joined(parts: Sequence[Dataset]) -> Dataset:
-    parts = [part for part in parts if len(part)] or parts[:1]  # an empty list has no shape to compare
+    # An empty list has no shape to compare.
+    parts = [part for part in parts if len(part)] or parts[:1]
     kinds = {tuple((name, part.dtype, part.shape[1:]) for name, part in d._parts()) for d in parts}
     if len(kinds) > 1 or len({d.classes for d in parts}) > 1:
         told = " and ".join(
@@ -420,4 +424,5 @@ def as_rows(indices: IndexLike) -> Tensor:
     """Indices as int64 [K]."""
     if isinstance(indices, Tensor):
         return indices.to(torch.int64)
-    return torch.from_numpy(np.array(indices, dtype=np.int64))  # a copy: torch warns about read-only arrays
+    # `np.array` copies, since PyTorch warns about read-only arrays.
+    return torch.from_numpy(np.array(indices, dtype=np.int64))

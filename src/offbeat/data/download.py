@@ -15,7 +15,7 @@ from offbeat.data.heart_disease import FILES as HEART_FILES
 from offbeat.data.images import IDX_FILES
 from offbeat.data.paths import data_root
 
-_TIMEOUT = 60.0  # seconds without a byte
+_TIMEOUT = 60.0  # s without a byte
 _CHUNK = 1 << 20
 
 

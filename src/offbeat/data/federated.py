@@ -24,7 +24,8 @@ from offbeat.data.parts import check_parts, occupied, parts_of
 from offbeat.data.subsample import fixed_permutation
 
 _DIGESTED = 64  # samples
-_HELD_OUT = 3  # the stream of shuffles that validation shares are cut from
+# Validation shares are cut from this stream of shuffles.
+_HELD_OUT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -347,7 +348,8 @@ def _held_out(
     if not share:
         return parts, None
     kept, held = [], []
-    for part in parts:  # whatever the client's number: a site has the same samples held out in every run
+    for part in parts:
+        # The key of the shuffle has no client number, so a site holds out the same samples in every run.
         count = min(len(part) - 1, max(1, round(share * len(part))))
         drawn = np.zeros(len(part), dtype=bool)
         drawn[fixed_permutation(len(part), 0, _HELD_OUT)[:count]] = True

@@ -77,7 +77,8 @@ def as_map_dataset(data: Any, label: str | None = None) -> MapDataset:
     Raises:
         UsageError: There is no such column, or its values are missing or no numbers.
     """
-    read = data.with_format("torch") if data.format["type"] is None else data  # whose rows were lists
+    # Without a format, rows are lists of Python's numbers.
+    read = data.with_format("torch") if data.format["type"] is None else data
     if label is None:
         return MapDataset(read)
     names = list(data.column_names)
