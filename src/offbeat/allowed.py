@@ -168,7 +168,8 @@ def _is_exposed(found: Any, module: str) -> bool:
 def _package_path(module: str) -> Path | None:
     """The file or the folder of a module's outermost package; None where there is none."""
     try:
-        spec = find_spec(module.partition(".")[0])  # of the outermost one: it imports nothing
+        # For the outermost package, `find_spec` imports nothing.
+        spec = find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         return None
     if spec is None:

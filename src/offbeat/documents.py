@@ -71,7 +71,8 @@ def parse_yaml(text: str, what: str) -> Any:
         ArithmeticError,
         AttributeError,
         RecursionError,
-    ) as error:  # such as of a date
+    ) as error:
+        # PyYAML lets the errors of values through, such as of a date.
         raise UsageError(f"{what} is not valid YAML: {error}") from None
 
 

@@ -186,7 +186,8 @@ class ClientTask:
         """
         model = self._model_or_own()
         check_reach(self._objective, reachable=model.reachable, is_module=model.is_module)
-        if not self.done:  # what the loop has drawn before, to make a module, changes nothing
+        # Before the first step the stream is seeded again: draws for making a module change nothing.
+        if not self.done:
             self.seed_layers()
         nothing = object()
         items: Iterator[Any] = count(self.done) if batches is None else _again(batches)
@@ -355,7 +356,8 @@ class ClientTask:
         """Whether the task ends here, of its own or because it is cancelled."""
         try:
             self._recalled = self._watch is not None and self._watch.stops(self.done)
-        except Exception as error:  # what ends the task; `result` raises it
+        except Exception as error:
+            # The error ends the task here, and `result` raises it.
             self.cancel(error)
         return self._recalled or self.cancelled
 
@@ -364,7 +366,8 @@ class ClientTask:
         if self._watch is not None:
             try:
                 return self._watch.fresh(self.done)
-            except Exception as error:  # as above
+            except Exception as error:
+                # The error ends the task here, and `result` raises it.
                 self.cancel(error)
                 return None
         planned, model = self._task.fresh, self._inputs.fresh

@@ -19,7 +19,8 @@ from offbeat.named import name_of
 
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 _TRAINING: TypeAdapter[Training] = TypeAdapter(Training)
-_BESIDE = ("device", "channels_last", "evaluation_batch_size")  # where and how fast a training runs
+# These options say where and how fast a training runs, not what comes out.
+_BESIDE = ("device", "channels_last", "evaluation_batch_size")
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,8 @@ class Reduced:
         except UsageError:
             if not self._default:
                 raise
-            self._metrics = {}  # later targets show that it is no classification
+            # A later target can show that the task is no classification.
+            self._metrics = {}
 
     def compute(self) -> Metrics:
         """The numbers by name."""

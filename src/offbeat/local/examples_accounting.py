@@ -14,8 +14,10 @@ History = Sequence[tuple[float, float, int]]
 """Local steps of one kind each: noise, p, number of steps."""
 
 _ERROR = 0.01  # of ε, that the exact accountant may add
-_SHARE = 1000  # the part of δ that numerical errors may take is one divided by this
-_MARGIN = 3.0  # which Opacus adds to the domain
+# Numerical errors may take one part in this number of δ.
+_SHARE = 1000
+# Opacus adds this margin to the domain as well.
+_MARGIN = 3.0
 
 
 def renyi_epsilon(history: History, delta: float) -> float:

@@ -27,8 +27,8 @@ _UNUSED = (
     "freeze what is not to be trained (requires_grad_(False)), or leave out what ends gradients on the way "
     "to them, such as detach"
 )
-_NODES = 100_000  # of autograd's graph that are looked at
-_DEPTH = 4  # of containers in an attribute
+_NODES = 100_000  # nodes of autograd's graph to be searched
+_DEPTH = 4  # containers within an attribute
 _SHOWN = 3
 
 
@@ -45,7 +45,8 @@ class GradientFlow:
         self._module, self._trained, self._loss = module, trained, loss
         self._unreached = dict(trained)
         self._others: list[Tensor] | None = None
-        self._later: list[str] = []  # parameters that the module has made or unfrozen since
+        # Names of parameters that the module has made or unfrozen since.
+        self._later: list[str] = []
         self._nonzero = False
 
     @property

@@ -182,7 +182,8 @@ class LoopLearner:
         try:
             self._train(own)
         except Exception as error:
-            if not own.cancelled:  # else nobody waits for it
+            if not own.cancelled:
+                # Nobody waits for the result of a cancelled task, so its error is not raised.
                 error.add_note(f"in the loop's task {task.task} of client {task.client}")
                 raise
         finally:

@@ -39,7 +39,8 @@ class NumPyClientLoop:
             UsageError: The client did not do the steps assigned, or the algorithm acts between steps.
         """
         start = list(task.arrays().values())
-        for _ in task.steps():  # refuses algorithms that act between them; `fit` does them
+        # The iterator refuses algorithms that act between steps. The steps themselves are done by `fit`.
+        for _ in task.steps():
             pass
         if task.cancelled:
             return

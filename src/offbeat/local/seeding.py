@@ -12,7 +12,8 @@ T = TypeVar("T")
 
 _SEEDING = (
     RLock()
-)  # the global stream is one for all threads: two sites in one process do not mix their weights
+    # All threads share the global stream: without a lock, two sites in one process would mix their weights.
+)
 
 
 def seeded(make: Callable[[], T], seed: int) -> T:

@@ -71,7 +71,8 @@ def checkpoint(session: Session) -> Tensors:
     if session.scaler is not None:
         scale = session.scaler.state_dict()
         found["scaler"] = torch.tensor([scale["scale"], scale["_growth_tracker"]], dtype=torch.float64)
-    if session.total.is_cuda:  # layers draw from the GPU's own
+    if session.total.is_cuda:
+        # On a GPU, layers draw from its own generator.
         found["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
     for index, state in session.optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{index}.{name}": t for name, t in state.items() if t is not None}

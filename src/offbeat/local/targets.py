@@ -203,7 +203,8 @@ def scores_of(module: nn.Module, x: Any, call: Callable[[nn.Module, Any], Any]) 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             found = call(module.eval(), x)
-        except Exception:  # it needs another device: training tells
+        except Exception:
+            # The module may need another device. Training says what is wrong.
             return None
         finally:
             module.train(was)

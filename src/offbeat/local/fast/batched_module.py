@@ -73,7 +73,8 @@ class ParameterSlots:
     def like(cls, parameter: Tensor, clients: int) -> "ParameterSlots":
         """Uninitialised slots for `clients` clients."""
         size = parameter.numel()
-        slots = max(clients, 2)  # a view of one would forget how far apart slots are
+        # A view of a single slot would forget the distance between slots.
+        slots = max(clients, 2)
         flat = torch.empty(slots, aligned(size), device=parameter.device)[:, :size]
         values = flat.view(slots, *parameter.shape)[:clients]
         return cls(values, flat[:clients], parameter.requires_grad, values)
@@ -148,7 +149,8 @@ class BatchedModule:
         self._client_views = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))
         self._device = next(module.parameters()).device
         self._leaves: list[tuple[Tensor, GradientHook]] = []
-        self._bypassed: dict[object, GradientHook] = {}  # by the node that is all of a leaf's graph
+        # The key is the node that is all of a leaf's graph.
+        self._bypassed: dict[object, GradientHook] = {}
         self._gradients: dict[ParameterSlots, list[Gradient]] = {}
         self._module = self._replace_layers(module, slots, {}).train()
 
@@ -207,7 +209,8 @@ class BatchedModule:
 
     def bypass_autograd(self, output: Tensor, hook: GradientHook) -> None:
         """Know that `output` is a leaf in another shape: its gradient goes to `hook`."""
-        if output.grad_fn is not None:  # it has none where the module wants no gradient
+        if output.grad_fn is not None:
+            # A module without trained parameters wants no gradient, so its output has no node.
             self._bypassed[output.grad_fn] = hook
 
     def _replace_layers(
@@ -221,7 +224,8 @@ class BatchedModule:
                 made[module] = _PerClient(module, self, slots)
             else:
                 made[module] = module
-                for name, child in list(module._modules.items()):  # a child may be there twice
+                # `named_children` would give a child that occurs twice under one of its names only.
+                for name, child in list(module._modules.items()):
                     if child is not None:
                         setattr(module, name, self._replace_layers(child, slots, made))
         return made[module]
@@ -285,7 +289,8 @@ class _Linear(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active, rows, outputs], in either order in memory."""
-        weight, few = self._weight.active, self._few(x)  # then (W xᵀ)ᵀ is the faster way
+        # With few outputs, (W xᵀ)ᵀ is the faster way.
+        weight, few = self._weight.active, self._few(x)
         left, right = (weight, x.transpose(1, 2)) if few else (x, weight.transpose(1, 2))
         bias = None if self._bias is None else self._bias.active.unsqueeze(2 if few else 1)
         y = product(left, right, bias)
@@ -297,7 +302,8 @@ class _Linear(nn.Module):
 
     def differentiate(self, x: Tensor, d: Tensor, *, back: bool) -> Tensor | None:
         """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
-        few = self._few(x)  # then dᵀ x is faster with dᵀ laid out as such
+        # With few outputs, dᵀ x is faster where dᵀ is contiguous.
+        few = self._few(x)
         d = d.reshape(*x.shape[:2], -1)
         t = d.transpose(1, 2).contiguous() if few else d.contiguous().transpose(1, 2)
         d = t.transpose(1, 2)
