@@ -65,13 +65,7 @@ def parse_yaml(text: str, what: str) -> Any:
         raise UsageError(f"{what} is not valid YAML{line}: {problem}") from None
     except UsageError:
         raise
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
         # PyYAML lets the errors of values through, such as of a date.
         raise UsageError(f"{what} is not valid YAML: {error}") from None
 

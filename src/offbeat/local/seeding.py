@@ -10,10 +10,8 @@ from offbeat.core.streams import Purpose, stream
 
 T = TypeVar("T")
 
-_SEEDING = (
-    RLock()
-    # All threads share the global stream: without a lock, two sites in one process would mix their weights.
-)
+# All threads share the global stream: without a lock, two sites in one process would mix their weights.
+_SEEDING = RLock()
 
 
 def seeded(make: Callable[[], T], seed: int) -> T:

@@ -35,7 +35,8 @@ METRICS: Mapping[str, Callable[[], StreamingMetric]] = MappingProxyType(
 Wanted = Sequence[str] | Mapping[str, str | MetricFunction | StreamingMetric]
 """Names of built-in metrics; or, by a name of one's own, those names, functions and metric objects."""
 
-LOSS = "loss"  # which every evaluation has
+# Every evaluation has this metric.
+LOSS = "loss"
 
 
 def make_metrics(wanted: Wanted) -> dict[str, StreamingMetric]:

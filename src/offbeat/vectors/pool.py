@@ -30,7 +30,8 @@ class VectorPool:
         if not LEAST <= size * dtype.itemsize <= MOST:
             return torch.empty(size, dtype=dtype)
         base = self._taken(size, dtype)
-        view = base.numpy()  # a new array on every call: it is gone when no tensor uses it any more
+        # Each call makes a new array, which is freed with the last tensor that uses it.
+        view = base.numpy()
         weakref.finalize(view, self._freed, base).atexit = False
         return torch.from_numpy(view)
 
@@ -45,7 +46,8 @@ class VectorPool:
         for _ in range(len(self._spare)):
             try:
                 spare = self._spare.popleft()
-            except IndexError:  # a thread was faster
+            except IndexError:
+                # Another thread was faster.
                 break
             if len(spare) == size and spare.dtype == dtype:
                 return spare
