@@ -186,7 +186,8 @@ def simulated_release(plan: ReleasePlan | None, seed: int) -> Release:
     secure, seeds = plan.privacy.secure, simulated_seeds(seed)
     if secure is None or not secure.masks:
         return SummedUpdates(plan, seeds)
-    from offbeat.sim.masked_sums import MaskedSums  # needs the extra secure
+    # The module needs the extra `secure`.
+    from offbeat.sim.masked_sums import MaskedSums
 
     return SummedUpdates(plan, seeds, sum_updates=MaskedSums(plan))
 

@@ -35,7 +35,7 @@ class EventQueue:
         self._heap: list[_Entry] = []
         self._sequence = 0
         self._is_true, self._resolution = is_true, resolution
-        self._instant = -1.0  # time of what happens now
+        self._instant = -1.0  # time of the events that are fed now
 
     def __len__(self) -> int:
         return len(self._heap)

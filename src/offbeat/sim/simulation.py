@@ -38,7 +38,8 @@ from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.task import SimulatedTask
 
 _NEVER = float("inf")
-_OF_A_TASK = (Arrived, WantsModel, Ready, Lost)  # the most frequent kind first
+# The most frequent kind comes first.
+_OF_A_TASK = (Arrived, WantsModel, Ready, Lost)
 _TRAINED = (Ready, Arrived)
 
 
@@ -72,7 +73,8 @@ class Simulation:
         self.now = 0.0
         self.stop_reason: str | None = None
         self.tasks: dict[TaskId, SimulatedTask] = {}
-        self._last_due = False  # an evaluation, as the run was stopped from outside
+        # A run that is stopped from outside is evaluated once more.
+        self._last_due = False
         self._measurements = 0
         self._population, self._learner = run.population, run.learner
         self._run = run
@@ -241,7 +243,8 @@ class Simulation:
         An update that is held is trained once it may be sent: many are discarded. But its length or the
         client's new state may be needed before, or all the same.
         """
-        event = task.due[1] if task.due else None  # None means that it is held
+        # A task whose update is held has no due event.
+        event = task.due[1] if task.due else None
         if task.command.hold and self._trains_all:
             return event is None or isinstance(event, _TRAINED)
         return isinstance(event, Arrived)

@@ -21,9 +21,11 @@ from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId
 from offbeat.core.learner import NO_INPUTS, ClientEvaluator, Learner, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 
-AHEAD = 2  # tasks a worker holds: one it trains, one it goes on with
+# A worker holds two tasks: the next one is there when the first ends.
+AHEAD = 2
 MOST_CRASHES = 3
-AT_ONCE = -1.0  # the due time of what goes before all that is queued
+# Due time of tasks that go before all queued ones.
+AT_ONCE = -1.0
 
 W = TypeVar("W", bound=Hashable)
 
@@ -146,11 +148,14 @@ class WorkerPool(Generic[W]):
 
     def __init__(self, port: Port[W]) -> None:
         self._port = port
-        self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then first come
+        self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then in the order of submission
         self._entered = 0
         self._tasks: dict[TaskId, PoolTask] = {}
-        self._versions: WeakValueDictionary[int, Version] = WeakValueDictionary()  # by the model's identity
-        self._latest: Version | None = None  # is likely to be needed again
+        self._versions: WeakValueDictionary[int, Version] = (
+            WeakValueDictionary()
+        )  # by the identity of the model
+        # A strong reference, since the latest version is likely to be needed again.
+        self._latest: Version | None = None
         self._workers: dict[W, list[PoolTask]] = {}
         try:
             for _ in range(port.count):

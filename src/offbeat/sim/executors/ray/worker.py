@@ -23,7 +23,7 @@ from offbeat.version import __version__
 
 Packed = tuple[bytes, list[Any]]
 Vectors = tuple[Layout, Any, Any, Any]
-_ALIGNED = 64  # bytes: where PyTorch starts its tensors too; it can change the last bits
+_ALIGNED = 64  # bytes; PyTorch aligns tensors so too, and another alignment can change the last bits
 
 
 class RayWorker:
@@ -111,5 +111,6 @@ def _borrowed(array: Any) -> Tensor:
     """An array in Ray's shared memory as a tensor that nobody may write to; a copy if it starts crookedly."""
     if array.ctypes.data % _ALIGNED:
         return tensor(array)
-    with warnings.catch_warnings(action="ignore"):  # that PyTorch has no tensors for reading only
+    # PyTorch warns that it has no read-only tensors.
+    with warnings.catch_warnings(action="ignore"):
         return torch.from_numpy(array)
