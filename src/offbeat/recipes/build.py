@@ -60,7 +60,8 @@ def _built_in_data(recipe: Recipe) -> FederatedData:
         raise UsageError("data.dataset is missing: a simulation has the clients' data, so name a dataset")
     source = _source(recipe, data.dataset)
     if data.evaluate_on == "train":
-        rng = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
+        # The stream with client 0 has drawn the subsample of the dataset.
+        rng = stream(seed, Purpose.SUBSET, client=1)
         count = min(len(source.test), len(source.train))
         drawn = rng.choice(len(source.train), count, replace=False)
         source = replace(source, test=source.train.subset(np.sort(drawn)))
@@ -130,7 +131,8 @@ def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, all
         shape = shape or sample_shape(described)
         classes = classes or getattr(described, "classes", None)
     maker = ModelMaker(recipe.model, shape, classes, load=Allowed.of(allow).load)
-    maker()  # a model that does not fit the data is refused now
+    # A model that does not fit the data is refused here, before anything runs.
+    maker()
     return TorchLearner(maker, data, recipe.training, **own_training(recipe, allow))
 
 

@@ -73,10 +73,11 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
     """
     given = [_assignment(text, "--set", "section.key=value") for text in sets]
     for key, value in sorted(given, key=lambda own: own[0] not in ("algorithm", "algorithm.name")):
-        change(document, key, value)  # the algorithm is chosen before its options
+        change(document, key, value)
     _choose(document)
     algorithm = document["algorithm"]
-    if isinstance(algorithm, dict) and isinstance(algorithm.get("set"), dict):  # given ones come after these
+    if isinstance(algorithm, dict) and isinstance(algorithm.get("set"), dict):
+        # Options given with `--set` replace those of the document.
         own = {key: value for key, value in given if key.split(".")[0] not in BESIDE and key != "world.trace"}
         document["algorithm"] = algorithm | {"set": algorithm["set"] | own}
     inline_trace(document)

@@ -20,7 +20,8 @@ from offbeat.runs.recorded_options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 
-OFF = (False, "off")  # YAML reads off as the former, where it is not quoted
+# YAML reads an unquoted `off` as False.
+OFF = (False, "off")
 FunctionName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function")]
 """A function of a user's, "module:function"."""
 

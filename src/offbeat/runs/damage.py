@@ -79,7 +79,8 @@ _ENVIRONMENT = {
 
 def contents(path: Path) -> Contents:
     """What is lost with a file, by its name, and what to do."""
-    names = (f"{path.parent.name}/{path.name}", path.name)  # the longer patterns have a folder
+    # Patterns with a folder need the longer name.
+    names = (f"{path.parent.name}/{path.name}", path.name)
     for name in names:
         for pattern, found in _CONTENTS.items():
             if fnmatchcase(name, pattern):
@@ -120,7 +121,8 @@ def reading(path: Path) -> Iterator[None]:
         raise RunError(f"{path} cannot be read: {error}") from None
     except sqlite3.Error as error:
         raise database_error(path, error, "read") from None
-    except (  # what decoding raises
+    # Decoding a damaged file raises one of these.
+    except (
         SafetensorError, msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError, AttributeError,
         RuntimeError, OverflowError, MemoryError,
     ) as error:  # fmt: skip

@@ -71,14 +71,15 @@ class _Patience:
     def __init__(self, stopping: EarlyStopping, metric: NamedMetric) -> None:
         self._stopping, self._metric = stopping, metric
         self._waited = 0
-        self._improved: float | None = None  # the value of the last improvement
+        self._improved: float | None = None  # value of the last improvement
         self._best: tuple[float, Version] | None = None
 
     def add(self, row: Metric) -> None:
         """Count an evaluation. A loss or accuracy that is NaN is recorded as none at all."""
         name = self._metric.name
         if name.startswith(CLIENTS) and name not in row.found:
-            return  # no client has evaluated
+            return
+        # No client has evaluated this version.
         self._waited += 1
         value = finite(row.found.get(name))
         if value is None:

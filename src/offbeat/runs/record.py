@@ -316,7 +316,8 @@ def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) 
     path = directory / DATABASE
     with reading(path):
         try:
-            with closing(open_database(path)) as database:  # collected in any thread
+            # A generator that is left early may be closed in another thread.
+            with closing(open_database(path)) as database:
                 yield from rows(database)
         except sqlite3.Error as error:
             if is_environment(error) and path.is_file():
