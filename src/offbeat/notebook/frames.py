@@ -76,7 +76,8 @@ def _changes(row: Row) -> dict[str, Any]:
             return {**columns, **reported}
         case "lost" | "left":
             return {"end": row.t, "fate": "lost"}
-        case "joined":  # again, with the task that was lost with it
+        case "joined":
+            # The client has joined again with the task that was lost with it.
             return {"end": None, "fate": "running"}
         case "discard":
             return {"end": row.t, "fate": "dropped"}

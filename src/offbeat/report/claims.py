@@ -31,8 +31,10 @@ from offbeat.verdicts.multiplicity import looks
 from offbeat.verdicts.verdict import Verdict
 
 CHANGE = "change"
-LAST = 0.2  # of a run's time: what a claim is compared by
-_MOST_SEEDS = 1000  # of a comparison
+# A claim compares the last part of the runs, this share of their time.
+LAST = 0.2
+# A comparison has at most this number of seeds.
+_MOST_SEEDS = 1000
 
 
 @checked_dataclass

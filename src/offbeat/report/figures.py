@@ -59,7 +59,8 @@ def style_axes(ax: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure as PNG, SVG or PDF, as the path ends, and return the path."""
     form = path.suffix.removeprefix(".")
-    date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)  # the same file at any time
+    # Without a date, the same figure gives the same file.
+    date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
     figure.savefig(path, dpi=DPI, format=form, metadata=date)
     return path
 

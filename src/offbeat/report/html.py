@@ -213,7 +213,8 @@ def _best(table: Table) -> set[tuple[str, int]]:
     """The cells of the summary, by label and column, that no other label exceeds."""
     found = table.measure.best(row.best.mean for row in table.rows if row.best)
     relatives = [row.relative for row in table.rows if row.relative is not None]
-    first = 2 + len(table.options)  # after the label, the options and the seeds
+    # The label, the options and the seeds come before it.
+    first = 2 + len(table.options)
     best = {(row.label, first) for row in table.rows if row.best and row.best.mean == found}
     fastest = [row.label for row in table.rows if row.relative is not None and row.relative == min(relatives)]
     return best | {(label, first + column) for label in fastest for column in (2, 3)}

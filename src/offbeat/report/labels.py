@@ -16,7 +16,8 @@ from offbeat.runs.record import RunRecord
 from offbeat.runs.recorded_options import flatten, option, run_options
 
 _LONGEST = 40
-_KINDS = ("name", "kind", "law")  # keys that say what their section is
+# These keys say what their section is.
+_KINDS = ("name", "kind", "law")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def paired_difference(ours: BySeed, theirs: BySeed) -> Difference | None:
 
 def student_t(freedom: int) -> float:
     """The quantile 0.975 of Student's distribution: 12.71 for one degree of freedom, 4.30 for two."""
-    from scipy.special import stdtrit  # takes a quarter of a second to import, and only comparisons need it
+    # The import takes a quarter of a second, and only comparisons need it.
+    from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

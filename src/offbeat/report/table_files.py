@@ -142,4 +142,5 @@ def _latex_line(cells: Sequence[str]) -> str:
 
 def _latex_text(text: str) -> str:
     escaped = "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)  # a minus, not a hyphen
+    # LaTeX needs mathematics for a minus; a bare "-" is a hyphen.
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)

@@ -103,7 +103,8 @@ def make_timeline(
     if stop is not None:
         end = min(end, stop)
     spans += [span for span in tracker.finish(end) if span.client not in hidden]
-    idle = sorted({span.client for span in spans} - shown)  # present, but without work in the window
+    # Clients that are present, but have no work in the window.
+    idle = sorted({span.client for span in spans} - shown)
     shown.update(idle[: max_clients - len(shown)])
     every = -(-len(aggregations) // MAX_AGGREGATIONS) or 1
     return Timeline(

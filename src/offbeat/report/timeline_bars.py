@@ -76,7 +76,8 @@ class Tracker:
                 # else the task had ended before, such as one lost with a client that left
                 done = row.get("steps") if name != "lost" else None
                 ended = self._close(client, t, name, row.get("staleness"), done)
-                self._open[client] = (t, None)  # who is ready waits until it may upload, or has not to
+                # A ready client waits until it may upload or its update is discarded.
+                self._open[client] = (t, None)
                 return ended
             case "left":
                 return self._close(client, t, "left")

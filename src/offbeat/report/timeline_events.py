@@ -38,9 +38,9 @@ class Marker:
     """Collects marks from journal rows; rows must come in their order."""
 
     marks: list[Mark] = field(default_factory=list)
-    _asking: int | None = None  # where the mark of the request at hand is
+    _asking: int | None = None  # index of the mark of the present request
     _ready: set[int] = field(default_factory=set)  # tasks whose update is held
-    _arrived: dict[int, float] = field(default_factory=dict)  # by task, until it is used or dropped
+    _arrived: dict[int, float] = field(default_factory=dict)  # s by task, until the update is used or dropped
 
     def feed(self, row: Mapping[str, Any]) -> None:
         """Take the next row."""
