@@ -409,6 +409,7 @@ _EVENTS = {
     "committee": JournalAudit._committee, "releasing": JournalAudit._releasing,
     "released": JournalAudit._released,
 }  # fmt: skip
+# Rows of these events have the version that they are about.
 _VERSIONED = (
     "skipped",
     "rolled_back",
