@@ -71,7 +71,8 @@ class RunTracker(Callback, ABC):
         """Raises `UsageError` where the tracker's library is not installed; imports nothing."""
         if cls.library is not None:
             found = find_spec(cls.library)
-            if found is None or found.origin is None:  # or a folder of that name, as W&B writes one
+            if found is None or found.origin is None:
+                # A folder of that name, such as W&B's own, counts as a package without origin.
                 raise missing_extra(cls.library, cls.library)
 
     @abstractmethod
@@ -86,7 +87,8 @@ class RunTracker(Callback, ABC):
         self._open[id(run)] = self.open(run), evaluations
 
     def on_evaluation(self, run: LiveRun, metrics: Metric, model: Model) -> None:
-        if id(run) in self._open:  # else it could not be opened, which has been told
+        if id(run) in self._open:
+            # A run that could not be opened has been reported and is not tracked.
             tracked, evaluations = self._open[id(run)]
             evaluations.restore(metrics)
             tracked.log(metrics)

@@ -143,7 +143,8 @@ def _metadata(
     version = int(kept.get("version", record.meta.get("summary", {}).get("versions", 0)))
     evaluations = [evaluation.found for evaluation in record.evaluations() if evaluation.version == version]
     values = {
-        "format": "pt",  # as loaders of safetensors files expect
+        # Loaders of safetensors files expect this entry.
+        "format": "pt",
         "architecture": name,
         "arguments": arguments,
         "loss": described.get("loss", ""),
