@@ -64,6 +64,7 @@ class EventFile:
             os.truncate(old, 0)
         self._last = run.past[-1].version if run.past else 0
         self._begun = time.time() - (run.past[-1].t if run.past else 0.0)
+        # With `purge_step` a TensorBoard that has read the old file forgets it.
         self._writer = SummaryWriter(str(folder), purge_step=0)
         file: Any = self._writer.file_writer
         file.add_summary(hparams_pb(flat(settings(run)), start_time_secs=self._begun), 0)

@@ -134,9 +134,9 @@ class JournalAudit:
         self.measuring: list[int] | None = None
         self.epoch = self.released = 0
         self.summed: set[int] = set()
-        self._row: Row | None = None  # the one at hand
+        self._row: Row | None = None  # the present row
         self._rows = 0
-        self._asked: int | None = None  # the task whose request for a model is the event at hand
+        self._asked: int | None = None  # the task whose request for a model is the present event
 
     def moment(self, event: Row, commands: Sequence[Row]) -> None:
         """Audit an event and the commands it led to."""
@@ -410,12 +410,7 @@ _EVENTS = {
     "released": JournalAudit._released,
 }  # fmt: skip
 # Rows of these events have the version that they are about.
-_VERSIONED = (
-    "skipped",
-    "rolled_back",
-    "releasing",
-    "released",
-)  # events whose row has the version that they are about
+_VERSIONED = ("skipped", "rolled_back", "releasing", "released")
 _COMMANDS = {
     "train": JournalAudit._train, "send": JournalAudit._send, "recall": JournalAudit._recall,
     "aggregate": JournalAudit._aggregate, "measure": JournalAudit._measure, "upload": JournalAudit._upload,

@@ -151,9 +151,8 @@ class WorkerPool(Generic[W]):
         self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then in the order of submission
         self._entered = 0
         self._tasks: dict[TaskId, PoolTask] = {}
-        self._versions: WeakValueDictionary[int, Version] = (
-            WeakValueDictionary()
-        )  # by the identity of the model
+        # The versions by the identity of the model.
+        self._versions: WeakValueDictionary[int, Version] = WeakValueDictionary()
         # A strong reference, since the latest version is likely to be needed again.
         self._latest: Version | None = None
         self._workers: dict[W, list[PoolTask]] = {}
