@@ -158,9 +158,8 @@ class Committee:
             raise SecureRefusal.MALFORMED.error()
         if not 1 <= self.rule <= VOTES:
             raise SecureRefusal.RULE.error(rule=self.rule)
-        if (
-            self.lacks_votes and len(self.helpers) > 2 * self.colluding + 1
-        ):  # two releases need no helper twice
+        if self.lacks_votes and len(self.helpers) > 2 * self.colluding + 1:
+            # Two releases can then have no helper in common.
             raise self.needs_votes
         for helper in self.helpers:
             if len(helper.verify_key) != _KEY_BYTES and (self.votes or helper.verify_key):
@@ -308,7 +307,8 @@ class Committee:
             if helper.name not in pinned:
                 return SecureRefusal.PINNED_NAME.format(name=helper.name)
             known = {fingerprint(helper.public_key, helper.verify_key)}
-            if not self.votes:  # as earlier versions name a key
+            if not self.votes:
+                # Earlier versions named a key so.
                 known.add(fingerprint(helper.public_key))
             if pinned[helper.name] not in known:
                 return SecureRefusal.PINNED_KEY.format(name=helper.name)

@@ -73,7 +73,8 @@ class HelperFile:
 
     def _open(self) -> None:
         with reading(self._path):
-            try:  # EXTRA: a commit is durable with the removal of its rollback journal
+            try:
+                # EXTRA makes a commit durable with the removal of its rollback journal.
                 self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA")
                 with self._commit() as database:
                     check_schema(database)

@@ -26,7 +26,7 @@ from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntr
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare, Words
 from offbeat.secure.refusals import SecureRefusal
 
-WARN_EVERY = 60.0  # seconds
+WARN_EVERY = 60.0  # s
 LONGEST_REASON = 200  # characters of a helper's reason
 
 
@@ -144,7 +144,8 @@ class Unmasking:
         self._excluded: set[int] = set()
         self._asked: list[AskedHelper] = []
         self._shares: list[_Share] = []
-        self._first: dict[int, set[int]] | None = None  # who answered which group at first, once asked again
+        # Once helpers are asked again: which of them answered for which group at first.
+        self._first: dict[int, set[int]] | None = None
 
     @property
     def helpers(self) -> tuple[int, ...]:
@@ -313,14 +314,16 @@ class Unmasking:
             self.left_out = tuple(sorted({*self.left_out, *wrong}))
             for task in wrong:
                 self.complaints[task] = (*self.complaints.get(task, ()), self._name(helper))
-        else:  # it was not there when the others checked
+        else:
+            # The helper was not connected when the others checked.
             self._exclude(helper)
 
     def _taken(self, helper: int, share: UnmaskShare) -> bool:
         """Keep a share that was asked for and is still needed; False for one that cannot be right."""
         asked = [own for own in self._asked if (own.helper, own.groups) == (helper, share.groups)]
         if not asked:
-            return True  # to what was asked before a reconnection, or in the check
+            return True
+        # The share answers what was asked before a reconnection, or in the check.
         self._asked.remove(asked[0])
         checking = self.phase is UnmaskingPhase.CHECKING
         length = 0 if checking else self.committee.parameters

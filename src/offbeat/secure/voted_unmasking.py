@@ -97,12 +97,16 @@ class VotedUnmasking:
         self._started = self._heard = self._warned = now
         self._present: set[int] = set()
         self._asked: list[AskedHelper] = []
-        self._refused: dict[int, str] = {}  # why helpers are not asked again in this release
-        self._checked: dict[int, frozenset[TaskId]] = {}  # and of which tasks they complain
+        # Why helpers are not asked again in this release.
+        self._refused: dict[int, str] = {}
+        # The tasks of which helpers complain.
+        self._checked: dict[int, frozenset[TaskId]] = {}
         self._votes: dict[int, bytes] = {}
-        self._unable: set[int] = set()  # helpers that have no seeds of some update
+        # Helpers that lack the seeds of an update.
+        self._unable: set[int] = set()
         self._sums: dict[int, dict[int, bytes]] = {}  # digests by helper and group
-        self._bodies: dict[int, tuple[int, Words]] = {}  # who told the sum of a group, and the sum
+        # The sum of a group and the helper that gave it.
+        self._bodies: dict[int, tuple[int, Words]] = {}
 
     # ---- what the driver sees ----
 
@@ -194,7 +198,8 @@ class VotedUnmasking:
         asked = [own for own in self._asked if (own.helper, own.groups) == (helper, share.groups)]
         kind = _VOTING if share.vote else _ASKING if share.sums else _CHECKING
         if not asked or kind is not self.phase:
-            return None  # to what was asked before a reconnection, or in an earlier phase
+            return None
+        # The answer is to a question before a reconnection, or in an earlier phase.
         self._asked.remove(asked[0])
         if share.manifest != self._manifest:
             return "has answered with another release or length"
@@ -219,7 +224,7 @@ class VotedUnmasking:
         self.slow.discard(helper)
         if self._sums.setdefault(helper, told) != told:
             return "has told two sums of the same masks"
-        for group in share.groups:  # one, as it is asked
+        for group in share.groups:
             if digest_of(share.total) != told[group]:
                 return "has told a sum of masks that has not the digest it told"
             self._bodies.setdefault(group, (helper, share.total))
@@ -318,7 +323,8 @@ class VotedUnmasking:
             }
             if group in self._bodies or group in under_way or not able:
                 continue
-            helper = min(able, key=lambda h: (h in self.slow, h not in self._votes, busy[h], h))  # the fast
+            # Fast helpers are asked first.
+            helper = min(able, key=lambda h: (h in self.slow, h not in self._votes, busy[h], h))
             busy[helper] += 1
             wanted.append((helper, (group,)))
         told = {share.helper for share in self._asked} | {helper for helper, _ in wanted} | set(self._sums)

@@ -15,7 +15,8 @@ LEAST_SEEDS = 3
 """Fewest seeds with which two arms are compared."""
 POWER = 0.8
 """Probability with which an effect of the size that is called detectable is found."""
-_ROUNDING = 1e-9  # what is nearer to 0 has no variance
+# A standard deviation nearer to 0 is rounding.
+_ROUNDING = 1e-9
 
 
 class Sides(NamedTuple):
@@ -161,6 +162,7 @@ def _residuals(pairs: Sequence[PairSample], neither: float) -> dict[Hashable, di
 
 def _student(freedom: float, t: float) -> float:
     """Student's distribution function."""
-    from scipy.special import stdtr  # takes a quarter of a second to import
+    # The import takes a quarter of a second.
+    from scipy.special import stdtr
 
     return float(stdtr(freedom, t))

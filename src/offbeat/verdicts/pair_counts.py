@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 from offbeat.verdicts.average import Average, PairSample, Sides, average
 
 Array = NDArray[np.float64]
-_POINTS, _TAIL = 400, 14.0  # of the distribution of the mean over pairs, in logits of probability
-_NOISE = 1e-24  # variance below which there is none
+_POINTS, _TAIL = (
+    400,
+    14.0,
+)  # points and end of the distribution of the mean over pairs, in logits of probability
+# A smaller variance counts as none, and keeps divisions finite.
+_NOISE = 1e-24
 
 
 def each_pair(pairs: Sequence[PairSample], neither: float) -> list[Average | None]:
