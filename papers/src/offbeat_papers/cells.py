@@ -99,7 +99,8 @@ def _column_cells(
     count = max(seeds or recipe.seeds, least)
     stated_text, found = setting_text(stated), []
     for setting in settings(recipe, labels, where):
-        with suppress(NotAllowedError):  # what a study may name is known when its runs are made
+        # Whether a study may name a function is only known when its runs are made.
+        with suppress(NotAllowedError):
             setting.algorithm()
         algorithm = algorithm_text(recipe.spec(setting.label))
         for own in setting.runs(count):

@@ -107,7 +107,8 @@ class ItemRows:
         kind, metric = (by, self.metric) if by in VALUES else ("level", by)
         value = row.value(kind, metric)
         if value is None and row.diverged and kind != "change" and NamedMetric.of(metric).is_share:
-            return 0.0  # the model that it ends with gets nothing right
+            return 0.0
+        # The final model of a diverged run predicts nothing right.
         return value
 
 
@@ -486,7 +487,8 @@ def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair
     advantages = {
         seed: _advantage(ahead[seed], behind[seed], sign)
         for seed in seeds
-        if one[seed].processor_name == other[seed].processor_name  # other kinds round otherwise
+        if one[seed].processor_name == other[seed].processor_name
+        # Other kinds of processors round differently.
     }
     paper = _paper_advantage(rows.item, by, better, than, sign)
     return JudgedPair(better, than, frozenset(seeds), advantages, paper)

@@ -82,7 +82,8 @@ class _Queue:
             except Timeout:
                 self.elsewhere += 1
                 continue
-            if not missing([cell], self._results):  # another process has made it meanwhile
+            if not missing([cell], self._results):
+                # Another process has made this run in the meantime.
                 lock.release()
                 continue
             directory = self._results.runs(cell.study.name) / cell.digest

@@ -113,7 +113,8 @@ def _behind(worlds: Sequence[Values], first: int, correlation: float) -> list[bo
     found = [average(_samples(gaps, k), correlation) for k in range(count)]
     others = [k for k in range(count) if k != first]
     p_values = [1.0 if each is None else each.sides().two_sided for each in (found[k] for k in others)]
-    adjusted = dict(zip(others, false_discovery(p_values), strict=True))  # the first has the least mean
+    # The first label has the least mean, so each of the others can only be behind it.
+    adjusted = dict(zip(others, false_discovery(p_values), strict=True))
     return [k != first and adjusted[k] <= LEVEL for k in range(count)]
 
 
