@@ -107,8 +107,8 @@ class ItemRows:
         kind, metric = (by, self.metric) if by in VALUES else ("level", by)
         value = row.value(kind, metric)
         if value is None and row.diverged and kind != "change" and NamedMetric.of(metric).is_share:
+            # The final model of a diverged run predicts nothing right.
             return 0.0
-        # The final model of a diverged run predicts nothing right.
         return value
 
 
@@ -487,8 +487,8 @@ def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair
     advantages = {
         seed: _advantage(ahead[seed], behind[seed], sign)
         for seed in seeds
-        if one[seed].processor_name == other[seed].processor_name
         # Other kinds of processors round differently.
+        if one[seed].processor_name == other[seed].processor_name
     }
     paper = _paper_advantage(rows.item, by, better, than, sign)
     return JudgedPair(better, than, frozenset(seeds), advantages, paper)

@@ -84,8 +84,8 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 def _of_array(name: str, value: Any, array: npt.NDArray[Any]) -> Tensor:
     if any(stride < 0 for stride in array.strides):
+        # PyTorch does not take an array with negative strides.
         array = array.copy()
-    # PyTorch does not take an array with negative strides.
     try:
         return torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -85,8 +85,8 @@ def is_pair(data: Any) -> bool:
         return False
     x, y = data
     if is_frame(x) and is_frame(y) and x.columns.equals(y.columns):
+        # Two frames with the same columns are a train and a test set.
         return False
-    # Two frames with the same columns are a train and a test set.
     if isinstance(data, tuple) or any(map(is_series, data)):
         return True
     if is_frame(x) or is_frame(y):

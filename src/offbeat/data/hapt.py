@@ -88,8 +88,8 @@ def cut_windows(folder: Path) -> Windows:
     recordings = dict[tuple[int, int], npt.NDArray[np.float32]]()
     for experiment, person, activity, first, last in _numbers(labelled, 5).astype(np.int64):
         if activity > _CLASSES:
+            # Higher numbers are transitions between two activities.
             continue
-        # Higher numbers are transitions between two activities.
         key = experiment, person
         if key not in recordings:
             names = (f"{sensor}_exp{experiment:02}_user{person:02}.txt" for sensor in ("acc", "gyro"))

@@ -103,8 +103,8 @@ def compare(
         RunError: A run failed; the other runs have been finished first.
     """
     if any(isinstance(run.execution.executor, OnRay) for run in runs):
+        # A missing package is reported once, before any run starts.
         import_ray()
-    # A missing package is reported once, before any run starts.
     run_planned(runs, min(processes, len(runs)), watch)
     return [read_run(run.directory) for run in runs]
 

@@ -19,8 +19,8 @@ def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
         places = members or [place for place in places if _tag(place) == part] or places
     names = {name for place in places for name in place.get("properties", ())}
     if location[:-1] == ("world",):
+        # `world.trace` is read before a recipe is checked, so the schema does not list it.
         names.add("trace")
-    # `world.trace` is read before a recipe is checked, so the schema does not list it.
     return sorted(names)
 
 

@@ -78,8 +78,8 @@ class _Patience:
         """Count an evaluation. A loss or accuracy that is NaN is recorded as none at all."""
         name = self._metric.name
         if name.startswith(CLIENTS) and name not in row.found:
+            # No client has evaluated this version.
             return
-        # No client has evaluated this version.
         self._waited += 1
         value = finite(row.found.get(name))
         if value is None:

@@ -66,8 +66,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the metadata of a safetensors file; errors: as of `read_tensors`."""
     if path.exists() and not path.is_file():
+        # Reading from a named pipe would wait.
         raise damage(path, "is no file")
-    # Reading from a named pipe would wait.
     with reading(path), safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         metadata = dict(file.metadata() or {})

@@ -322,8 +322,8 @@ class Unmasking:
         """Keep a share that was asked for and is still needed; False for one that cannot be right."""
         asked = [own for own in self._asked if (own.helper, own.groups) == (helper, share.groups)]
         if not asked:
+            # The share answers what was asked before a reconnection, or in the check.
             return True
-        # The share answers what was asked before a reconnection, or in the check.
         self._asked.remove(asked[0])
         checking = self.phase is UnmaskingPhase.CHECKING
         length = 0 if checking else self.committee.parameters

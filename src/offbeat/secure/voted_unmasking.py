@@ -198,8 +198,8 @@ class VotedUnmasking:
         asked = [own for own in self._asked if (own.helper, own.groups) == (helper, share.groups)]
         kind = _VOTING if share.vote else _ASKING if share.sums else _CHECKING
         if not asked or kind is not self.phase:
+            # The answer is to a question before a reconnection, or in an earlier phase.
             return None
-        # The answer is to a question before a reconnection, or in an earlier phase.
         self._asked.remove(asked[0])
         if share.manifest != self._manifest:
             return "has answered with another release or length"

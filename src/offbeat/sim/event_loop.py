@@ -41,8 +41,8 @@ def run_to_end(
                 watch(meter.progress())
                 watched = now
             if simulation.stop_reason is not None:
+                # Only the end is left to be written.
                 break
-            # Only the end is left to be written.
             if store and (now - saved > pause or interrupted()):
                 store.checkpoint(backend.tensors, backend.clients, simulation.now)
                 saved = time.monotonic()

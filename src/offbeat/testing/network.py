@@ -108,8 +108,8 @@ class _Channel:
             if faults.cut and faults.rng.random() < faults.cut:
                 faults.cuts += 1
                 if faults.rng.random() < 0.5:
+                    # The message arrives, but its sender cannot know.
                     self._out.put_nowait(message)
-                # The message arrives, but its sender cannot know.
                 break
             self._out.put_nowait(message)
             if (

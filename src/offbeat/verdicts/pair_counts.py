@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from offbeat.verdicts.average import Average, PairSample, Sides, average
 
 Array = NDArray[np.float64]
-_POINTS, _TAIL = (
-    400,
-    14.0,
-)  # points and end of the distribution of the mean over pairs, in logits of probability
+# Number of points, and the last one, of the distribution of the mean over pairs, in logits of probability.
+_POINTS, _TAIL = 400, 14.0
 # A smaller variance counts as none, and keeps divisions finite.
 _NOISE = 1e-24
 

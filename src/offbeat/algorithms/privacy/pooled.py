@@ -156,8 +156,8 @@ class Pooled(ScheduleWrapper):
         batch = candidates[:most]
         while len(batch) >= least and not self._balanced(batch):
             if len(batch) < most:
+                # One more update may balance the batch.
                 return []
-            # One more update may balance the batch.
             candidates.remove(max(batch, key=lambda pooled: pooled.weight))
             batch = candidates[:most]
         return sorted(batch, key=lambda pooled: pooled.task) if len(batch) >= least else []

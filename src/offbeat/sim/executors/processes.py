@@ -267,10 +267,8 @@ def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
         while True:
             inbox.put(connection.recv())
     except (EOFError, ConnectionError):
+        # No process waits for the task in training.
         os._exit(1)
-
-
-# No process waits for the task in training.
 
 
 def _tensors(named: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -26,8 +26,8 @@ def worker_context() -> Any:
     the search path, the current directory. The environment is an argument of its own: `adopt_environment`.
     """
     if _imports_main():
+        # A process that went on here would start workers without end.
         os._exit(UNGUARDED)
-    # A process that went on here would start workers without end.
     nested = multiprocessing.parent_process() is not None
     if nested or "forkserver" not in multiprocessing.get_all_start_methods():
         return spawn_context()
