@@ -52,7 +52,8 @@ def compare(
     from offbeat.report.table_files import table_format
 
     for path in tables or ():
-        table_format(path)  # now, not when all has been computed
+        # A file that cannot be written as a table is refused here, not after all runs.
+        table_format(path)
     changes = options.with_options(sets, callbacks=callbacks)
     loaded = load_recipe(recipe, sets=changes, scales=scales or (), sweeps=sweeps or ())
     names = _labels(loaded, labels)
@@ -105,7 +106,8 @@ def _print_table(
     from offbeat.report.claims import finding_rows
 
     table = make_table(records, target=target, metric=metric, baseline=baseline)
-    width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
+    # On a narrower terminal whole lines wrap, and no cell is cut.
+    width = max(out.width, TABLE_WIDTH)
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
     claimed = plain_table("the paper says", "here", "gap", "seeds", "verdict")
     for found in findings(group_runs(records), claims_of(records[0].recipe)):

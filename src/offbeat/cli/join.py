@@ -179,7 +179,8 @@ def join(
         keep_model=keep_model, min_step_seconds=site_options.min_step_seconds, policy=own_policy,
         examples_privacy=examples, accept=accept or (),
     )  # fmt: skip
-    os.umask(0o077)  # for what the site's own code writes
+    # Files that the site's own code writes are private.
+    os.umask(0o077)
     if helper is None:
         reason = asyncio.run(taking_part)
     else:

@@ -73,7 +73,8 @@ def _first_sentence(text: str) -> str:
     """The first sentence, without line breaks, links and a capital letter that is not a name's."""
     words = _LINK.sub(r"\1", " ".join(text.split()))
     sentence = re.split(r"(?<=[.;])\s", words)[0].rstrip(".;")
-    is_name = any(letter.isupper() for letter in sentence.partition(" ")[0][1:])  # such as PyTorch
+    # A name such as PyTorch keeps its capital letter.
+    is_name = any(letter.isupper() for letter in sentence.partition(" ")[0][1:])
     return sentence if is_name else sentence[:1].lower() + sentence[1:]
 
 
