@@ -29,7 +29,8 @@ def unfit_for_model(tensor: Tensor) -> str | None:
         return f"has dtype {tensor.dtype}: models travel as float32, so {use}"
     if is_traceable_wrapper_subclass(tensor) and not _copies(tensor):
         return f"is a {type(tensor).__name__}: use a plain tensor, such as its local or full one"
-    if overlaps(tensor) and not isinstance(tensor, nn.Parameter):  # a copy of a parameter has its own memory
+    if overlaps(tensor) and not isinstance(tensor, nn.Parameter):
+        # A copy of a parameter has its own memory, so overlaps do not matter there.
         return EXPANDED
     return None
 

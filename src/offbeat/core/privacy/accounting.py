@@ -14,7 +14,7 @@ import torch
 
 _LARGEST = 1e4  # μ
 _STEPS = 200
-_ROWS = 2000  # of C_b⁻¹: later ones add nothing that is seen, for up to 64 bands
+_ROWS = 2000  # rows of C_b⁻¹; for up to 64 bands, later ones change no digit
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -48,7 +48,8 @@ def strict_epsilon_of(mu: float, delta: float) -> float:
         return a * mu * mu / 2 - log(a * delta) / (a - 1) + log1p(-1 / a)
 
     low, high = log(1e-6), log(1e8)
-    for _ in range(_STEPS):  # it falls, then rises
+    # The bound falls, then rises.
+    for _ in range(_STEPS):
         third = (high - low) / 3
         if bound(low + third) > bound(high - third):
             low += third
