@@ -23,7 +23,8 @@ class FailedLogins:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._times: dict[str, deque[float] | None] = {}  # None: a login has succeeded
+        # Times of failed logins by network; None after a login that succeeded.
+        self._times: dict[str, deque[float] | None] = {}
 
     def failed(self, host: str) -> None:
         """Count a failed login of an address."""

@@ -24,10 +24,11 @@ from offbeat.net.proxy import Proxy
 SECONDS = 5.0
 """How long the probe waits for an answer, at each step."""
 STEPS = ("address", "proxy", "TLS", "HTTP/2")
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty SETTINGS
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty SETTINGS (RFC 9113, 3.4)
 _FRAME, _SETTINGS, _ALERT = 9, 4, 0x15
 _LONGEST_HEADER = 16_384
-_MISMATCH, _EARLY, _EXPIRED = (62, 64), 9, 10  # OpenSSL's numbers of what is wrong with a certificate
+# OpenSSL's numbers for what is wrong with a certificate.
+_MISMATCH, _EARLY, _EXPIRED = (62, 64), 9, 10
 _PROXY_STATUS = {
     403: "it does not allow this address: ask its operator to",
     407: "it asks for a user and a password, or does not take those given",
@@ -213,7 +214,8 @@ class _Probe:
                 context.load_verify_locations(given.ca)
             else:
                 context.load_default_certs()
-                with suppress(OSError):  # those that gRPC brings along
+                # The certificates that gRPC brings along.
+                with suppress(OSError):
                     context.load_verify_locations(
                         Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
                     )

@@ -231,7 +231,8 @@ def make_run_spec(experiment: Experiment) -> RunSpec:
             "training.optimizer is a function, which does not travel: name an optimizer of torch.optim"
         )
     if isinstance(maker.spec, NamedModel):
-        maker = ModelMaker(maker.spec)  # which does not depend on the data
+        # A model maker of this kind does not depend on the data.
+        maker = ModelMaker(maker.spec)
     else:
         _check_size(maker)
     here = describe(learner, seed)
@@ -316,7 +317,8 @@ def _check_size(maker: ModelMaker) -> Layout:
     try:
         with torch.device("meta"):
             layout = Layout.of(maker())
-    except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot allocate such numbers
+    except (RuntimeError, TypeError, OverflowError):
+        # PyTorch cannot allocate tensors of such sizes.
         layout = Layout.flat(2**63)
     if layout.nbytes > (most := Limits().body):
         raise UsageError(

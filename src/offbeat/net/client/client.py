@@ -68,7 +68,8 @@ class SiteClient:
         self._liveness = Liveness(self._clock)
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
         self._held_out, self._keep = held_out, keep
-        self._run_needs_labels = ""  # the run whose server has asked for them
+        # The run whose server has asked for labels.
+        self._run_needs_labels = ""
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
 
@@ -114,7 +115,8 @@ class SiteClient:
             await channel.close()
 
     async def _receive(self, channel: ClientChannel) -> str | None:
-        registered, plan, told_labels = False, "", False  # the run of which the plan is known
+        # `plan` is the run whose plan is known.
+        registered, plan, told_labels = False, "", False
         while True:
             message = await channel.receive()
             self._liveness.hear(served=registered or isinstance(message, Registered))
@@ -124,7 +126,8 @@ class SiteClient:
                     channel.send(Leave("the run has finished"))
                     return message.reason
                 case Rejected() if message.reason == LABELS_NEEDED and self._labels:
-                    if not told_labels:  # else it answers the site's first word
+                    if not told_labels:
+                        # A second request answers the site's first message, which had no labels.
                         self._tell_labels(channel, plan)
                     told_labels = True
                 case Rejected():
@@ -142,7 +145,8 @@ class SiteClient:
                         continue
                     self._worker.resume(channel.send)
                     registered = True
-                case _ if registered:  # an earlier one belongs to an earlier connection, and is sent again
+                case _ if registered:
+                    # A message before the registration belongs to an earlier connection and is sent again.
                     self._worker.handle(message)
 
     async def _registered(self, channel: ClientChannel, message: Registered) -> None:

@@ -62,7 +62,8 @@ class ServerConnector:
     def __init__(self, address: str, credentials: SiteCredentials, proxy: Proxy | None = None) -> None:
         self._address, self._credentials, self._proxy = address, credentials, proxy
         self._was_connected = False
-        self._reasons: dict[str, str] = {}  # what the probe has said of each failure in gRPC's words
+        # The probe's reason for each failure, by the failure in gRPC's words.
+        self._reasons: dict[str, str] = {}
 
     async def __call__(self) -> ClientChannel:
         """A connection.

@@ -21,7 +21,8 @@ from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 
 log = logging.getLogger(__name__)
 FILE = "examples.safetensors"
-_SHARE = 20  # of the time that passes one part of so many may go into finding ε for the log
+# At most one part in this number of the time goes into computing ε for the log.
+_SHARE = 20
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ class ExamplesLedger:
     def __init__(self, options: ExamplesPrivacy, directory: Path) -> None:
         self.options, self.secret = options, b""
         self._path, self._rate, self._left = directory / FILE, 1.0, 0.0
-        self._told, self._took = -inf, 0.0  # when ε was last logged, and how long that took
+        # When ε was logged last, and how long that took.
+        self._told, self._took = -inf, 0.0
         before = ExamplesSpent.read(directory) or ExamplesSpent()
         self._steps = {(noise, rate): steps for noise, rate, steps in before.history}
 
@@ -109,7 +111,8 @@ class ExamplesLedger:
         if steps > self._left:
             beyond = f"ε = {self.options.epsilon:g} (δ = {self.options.delta:g})"
             log.error("a task of %d steps goes beyond %s: %s", steps, beyond, self.spent.text)
-            raise UsageError(f"its privacy budget is spent: it allows no task of {steps} steps")  # is sent
+            # The server gets this text.
+            raise UsageError(f"its privacy budget is spent: it allows no task of {steps} steps")
         kind = self.options.noise, self._rate
         self._steps[kind] = self._steps.get(kind, 0) + steps
         self._left -= steps
@@ -130,7 +133,8 @@ class ExamplesLedger:
         left = "no limit" if self._left == inf else f"{self._left:.0f} more are allowed"
         try:
             log.info("privacy of examples: %s, %s", self.spent.text, left)
-        except Exception:  # a task that failed for it would be charged again
+        except Exception:
+            # If the error failed the task, the task would be charged again.
             log.exception("what the examples have spent cannot be told: %d local steps", self.spent.steps)
         self._told = monotonic()
         self._took = self._told - begun

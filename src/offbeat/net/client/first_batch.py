@@ -23,7 +23,8 @@ from offbeat.local.torch_learner import TorchLearner
 
 _BINARY = functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits
 _CLASSES = functional.cross_entropy, functional.nll_loss
-_IGNORED = -100  # PyTorch's label of what has no class
+# PyTorch's label of samples without a class.
+_IGNORED = -100
 
 
 class DataError(UsageError):
@@ -44,8 +45,10 @@ def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Ob
     Raises:
         DataError: The model or the loss cannot take the data, or a label is out of range.
     """
-    tried = copy(learner)  # with a module of its own
-    tried.examples = None  # nothing leaves the site, and nothing is spent
+    # The copy makes a module of its own.
+    tried = copy(learner)
+    # The trial sends nothing and spends no privacy.
+    tried.examples = None
     losses = _Losses()
     try:
         initial = tried.initial(seed).sharing(objective.shared_vectors)
@@ -110,12 +113,12 @@ def _check_labels(calls: Sequence[_LossCall], batch: Batch, labels: Tensor | Non
     """
     for number, call in enumerate(calls):
         whole = labels is not None and not number and _same(split(batch)[1], call.labels)
-        known = (
-            labels if labels is not None and whole else call.labels
-        )  # all, where they go there as they are
+        # If the loss gets the labels unchanged, all labels of the site can be checked.
+        known = labels if labels is not None and whole else call.labels
         if call.function in _BINARY:
             _check_binary(known)
-        elif not known.is_floating_point():  # else it is a probability of each class
+        elif not known.is_floating_point():
+            # A floating-point target is a probability of each class.
             _check_classes(known, call.scores.shape[-1 if call.scores.ndim == 1 else 1], call.ignored, whole)
 
 

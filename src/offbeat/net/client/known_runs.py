@@ -28,7 +28,7 @@ from offbeat.secure.committee import Committee
 
 log = logging.getLogger(__name__)
 FILE, OLDER_FILE = "known_runs.safetensors", "newest.safetensors"
-_CODE = 32  # characters of a code: half of SHA-256, of which nobody finds two of a kind
+_CODE = 32  # characters of a code: half of SHA-256, still without collisions
 
 
 class KnownCommittee(msgspec.Struct, frozen=True):
@@ -260,7 +260,8 @@ class KnownRuns:
             with reading(path):
                 document = unpacked(read_tensors(path)["about"])["runs"]
                 self._runs = msgspec.convert(document, dict[str, KnownRun])
-        elif (older := directory / OLDER_FILE).exists():  # of a version that kept no promises
+        elif (older := directory / OLDER_FILE).exists():
+            # Earlier versions kept no promises.
             with reading(older):
                 noted: Any = unpacked(read_tensors(older)["about"])
                 task, version = noted["newest"]

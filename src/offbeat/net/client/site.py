@@ -175,7 +175,8 @@ class Site:
         match self.model:
             case None:
                 if isinstance(spec.model, NamedModel):
-                    self._load(spec.model.name, "model")  # refused before the other functions
+                    # A model that is not allowed is refused before the other functions.
+                    self._load(spec.model.name, "model")
                 make = ModelMaker(spec.model, spec.sample_shape, spec.classes, load=self._load)
             case NamedModel():
                 make = ModelMaker(replace(self.model, options=options), option="--model", load=load_named)

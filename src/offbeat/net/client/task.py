@@ -163,7 +163,8 @@ class TrainingContext:
             return self
         evaluator = self.learner
         if isinstance(evaluator, TorchLearner):
-            evaluator = copy(evaluator)  # its module is made anew
+            # The copy makes a module of its own.
+            evaluator = copy(evaluator)
             evaluator.initial(self.seed)
             evaluator.prepare()
         return dataclasses.replace(self, evaluator=evaluator, threads=threads)
@@ -194,7 +195,8 @@ class TrainingContext:
             result = result if self.examples is None else private_update(result, a.model, inf)
         else:
             assert self.privacy.clip is not None
-            result = replace(result, lr=0.0)  # no sum needs it, and that of a training that failed would tell
+            # No sum needs the learning rate, and that of a failed training would reveal the failure.
+            result = replace(result, lr=0.0)
             factor = self.clip_factor(steps) if self.clip_factor is not None else 1.0
             if self.privacy.secure is not None:
                 assert self.masking is not None, "a task before the committee"
@@ -268,9 +270,11 @@ class TrainingTask(TaskControl):
         self.asking = False
         self._ask = ask
         self._epoch = context.steps_per_epoch
-        self._answers: SimpleQueue[ModelResponse | None] = SimpleQueue()  # None: the task is cancelled
+        # None means that the task is cancelled.
+        self._answers: SimpleQueue[ModelResponse | None] = SimpleQueue()
         self._recalled, self._cancelled = False, Event()
-        self._end, self._begun = assign.steps, monotonic()  # of the task; of the step under way
+        # The last step of the task, and when the present step began.
+        self._end, self._begun = assign.steps, monotonic()
 
     @property
     def task(self) -> TaskId:

@@ -110,7 +110,8 @@ def _channel(
         *channel_options(limits),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", int(proxy is not None)),
-        ("grpc.use_local_subchannel_pool", 1),  # each has a connection of its own
+        # Each channel has a connection of its own.
+        ("grpc.use_local_subchannel_pool", 1),
     ]
     if proxy is not None:
         options.append(("grpc.http_proxy", proxy.url))

@@ -22,7 +22,7 @@ Peer = tuple[str, int]
 """Address and port of the other end."""
 SHARE = 4
 """One address may have one in so many of the connections, without a credential."""
-_PAUSE = 1.0  # seconds between two looks, at most
+_PAUSE = 1.0  # s between two looks, at most
 _LOG = logging.getLogger("offbeat.net")
 
 
@@ -38,7 +38,8 @@ class Door:
     def __init__(self, most: int, deadline: float, refusals: RefusalLog) -> None:
         self.most, self._deadline, self._refusals = most, deadline, refusals
         self._admitted: Counter[Peer] = Counter()
-        self._since: dict[Peer, float] = {}  # those without a credential, the oldest first
+        # Connections without a credential, the oldest first.
+        self._since: dict[Peer, float] = {}
         self._full = False
 
     @contextmanager
@@ -110,7 +111,8 @@ def connections(port: int) -> dict[Peer, int]:
                 if _port(view.getsockname()) == port:
                     by_peer[_peer(view.getpeername())] = descriptor
             finally:
-                view.detach()  # it is gRPC's
+                # The socket belongs to gRPC, so it must not be closed here.
+                view.detach()
     return by_peer
 
 

@@ -15,8 +15,10 @@ from offbeat.runs.schema import Metric
 
 TIMELINE_ROWS = 4000
 EVALUATIONS = 5000
-_REJECTED = "rejected: "  # how a server's reason begins for a task whose update it refused
-_GUARD = "the norm of its "  # how the guard's reason begins
+# A server's reason begins so for a task whose update it has refused.
+_REJECTED = "rejected: "
+# A guard's reason begins so.
+_GUARD = "the norm of its "
 _COUNTS = ("arrived", "aggregated", "dropped", "lost")
 _SHOWN = (
     "joined",

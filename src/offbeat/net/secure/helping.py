@@ -83,7 +83,8 @@ class HelperClient:
     def __init__(self, connect: Connect, helper: Helper, clock: Clock) -> None:
         self._connect, self._helper, self._liveness = connect, helper, Liveness(clock)
         self._spec: RunSpec | None = None
-        self._thread = ThreadPoolExecutor(1, "offbeat-helper")  # sums of masks take a while
+        # Summing masks takes a while, and the event loop must not wait for it.
+        self._thread = ThreadPoolExecutor(1, "offbeat-helper")
 
     async def run(self, backoff: Backoff) -> str:
         """Help until the run has finished; returns the reason."""

@@ -35,7 +35,8 @@ class ReleaseEvidence:
         self._sums = SpoiledSums(fewest)
         self._minorities: Counter[str] = Counter()
         self._unopened: Counter[ClientId] = Counter()  # releases in a row
-        self._accused: defaultdict[str, set[ClientId]] = defaultdict(set)  # by a helper that is alone with it
+        # The clients of which a helper alone complained, by helper.
+        self._accused: defaultdict[str, set[ClientId]] = defaultdict(set)
 
     @property
     def aside(self) -> Collection[ClientId]:

@@ -94,7 +94,8 @@ class FreshSeeds:
             found = self.recorded.get(release.version)
             if self.repeating:
                 current = self._recorded(release)
-            elif found is not None and found.tasks == release.tasks:  # its sum was not durable, or not used
+            elif found is not None and found.tasks == release.tasks:
+                # The sum of an earlier attempt was not durable, or not used.
                 current = found
             else:
                 current = ReleaseSeed(release.version, release.tasks, self._draw(SEED_BYTES))
@@ -143,7 +144,8 @@ class SecretsFile:
             raise UsageError(f"cannot write to {directory}: {error}") from None
         with reading(self._path):
             self._database = open_database(self._path, write=True)
-        try:  # EXTRA: a commit is durable with the removal of its rollback journal
+        try:
+            # EXTRA makes a commit durable with the removal of its rollback journal.
             self._database.executescript("PRAGMA synchronous = EXTRA; PRAGMA secure_delete = ON;" + _TABLES)
         except sqlite3.Error as error:
             self._database.close()

@@ -87,15 +87,19 @@ class SecureAggregation:
         self.recorded: Mapping[Version, ReleaseSum] = {}
         self.connected: set[str] = set()
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
-        self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
-        self._unheard: Measurements = []  # evaluations that are recorded once sites are heard again
-        self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
-        self._keys: dict[
-            str, tuple[bytes, bytes]
-        ] = {}  # by which the helpers of the next committee have registered
-        self._instances: dict[str, int] = {}  # the largest that were seen
-        self._gone: set[str] = set()  # helpers of the committee that cannot help any more
-        self._manifest: Releasing | None = None  # of the release at hand
+        # Helpers that were late in the last release.
+        self._slow: frozenset[str] = frozenset()
+        # Evaluations that are recorded when messages of sites are handled again.
+        self._unheard: Measurements = []
+        # Reasons that clients get when they are connected again.
+        self._untold: dict[ClientId, str] = {}
+        # Keys with which the helpers of the next committee have registered.
+        self._keys: dict[str, tuple[bytes, bytes]] = {}
+        self._instances: dict[str, int] = {}  # largest numbers that were seen
+        # Helpers of the committee that cannot help any more.
+        self._gone: set[str] = set()
+        # The manifest of the present release.
+        self._manifest: Releasing | None = None
         self._unmasking: AnyUnmasking | None = None
         # When the release at hand began, in seconds of the run's clock.
         self._began = 0.0
@@ -259,7 +263,8 @@ class SecureAggregation:
         """Call `settled` if an event has been carried out; else begin with the release that waits."""
         if not self._sums.waiting:
             settled()
-        elif not isinstance(event, Released):  # `_finish` begins with the next release
+        elif not isinstance(event, Released):
+            # `_finish` begins with the next release.
             self._begin(now)
 
     def unless_waiting(
@@ -370,13 +375,15 @@ class SecureAggregation:
                     return str(error)
                 self._gone.discard(name)
                 return None
-            if register.committee:  # of a committee that this one has replaced
+            if register.committee:
+                # The helper belongs to a committee that this one has replaced.
                 return SecureRefusal.COMMITTED.format(name=name)
             if not self._replaces:
                 self._gone.add(name)
                 return SecureRefusal.OWN_KEY.format(name=name)
             self._forming = True
-            for other in list(self.connected):  # they serve the committee that is to be replaced
+            # The other helpers serve the committee that is to be replaced.
+            for other in list(self.connected):
                 self._run.close(other, "a new committee is being formed")
             self.connected.clear()
         if register.committee:
@@ -411,7 +418,8 @@ class SecureAggregation:
         verify = tuple(self._keys[name][1].hex() for name in self.names)
         epoch, rule = 1 if before is None else before.epoch + 1, self.rule
         self._run.apply(now, CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ()))
-        self._replaces = False  # once in a server's process
+        # A server's process replaces its committee once.
+        self._replaces = False
         assert self.committee is not None
         if before is None:
             log.info("guards against bad updates see sums only")

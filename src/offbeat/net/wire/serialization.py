@@ -174,7 +174,8 @@ def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies:
         values["integers"], values["shared"] = bodies[INTEGERS], bodies.get(SHARED)
     try:
         return MESSAGES[kind](**values)
-    except UsageError as error:  # of a committee
+    except UsageError as error:
+        # A committee that is not valid raises this.
         raise ProtocolError(str(error)) from None
 
 
