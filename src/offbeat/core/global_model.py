@@ -228,7 +228,7 @@ class GlobalModel:
         layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
         _check_step(step, values, self._algorithm)
         if policy != "follow" and layout.parameters < layout.values:
-            # after the server steps: exactly the mean, or exactly no change
+            # Server steps must not change buffers, so these are set afterwards: to the mean, or not at all.
             step[layout.parameters :] = _mean_buffers(updates, self.model) if policy == "mean" else 0.0
         integers, shared = self.model.integers, self.model.shared
         if layout.integers and policy not in UNSENT:

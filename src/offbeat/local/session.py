@@ -95,7 +95,7 @@ def restore(session: Session, saved: Tensors) -> None:
             if (made := _whole(what, name, saved)) is not None:
                 states.setdefault(int(index), {})[what.partition(":")[0]] = made
         elif name in parts and parts[name].shape == tensor.shape:
-            # parts of models, which are immutable, are equal
+            # Models are immutable and so equal already: only what differs is written.
             if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)

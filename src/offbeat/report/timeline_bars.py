@@ -73,7 +73,7 @@ class Tracker:
                 self._open[client] = (t, row)
                 return ended
             case "arrived" | "ready" | "lost" if train is not None and train["task"] == row["task"]:
-                # else the task had ended before, such as one lost with a client that left
+                # Another task has ended before, such as one that was lost with a client that left.
                 done = row.get("steps") if name != "lost" else None
                 ended = self._close(client, t, name, row.get("staleness"), done)
                 # A ready client waits until it may upload or its update is discarded.

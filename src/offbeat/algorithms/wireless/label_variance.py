@@ -69,7 +69,7 @@ def _all(v: Vectors, count: int) -> Indices:
     if small == count:
         best: Indices = subsets[_squares(sums).argmin()]
         return best
-    # the last of the least: in the order of what is in it is the first
+    # Subsets of the devices left out come in reverse order of those inside, so the last minimum is taken.
     left_out: Indices = subsets[::-1][_squares(v.sum(axis=0) - sums)[::-1].argmin()]
     return np.delete(np.arange(n), left_out)
 
