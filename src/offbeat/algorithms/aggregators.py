@@ -201,7 +201,7 @@ class SumOfDeltas(SumOnly):
         return summed.total
 
     def _data(self, tasks: Sequence[Task], full: FullWeight) -> list[float]:
-        """What the data of each client add to its importance."""
+        """Each client's importance by its data."""
         match self.weights:
             case "share":
                 return [min(1.0, t.share / full.share) for t in tasks]

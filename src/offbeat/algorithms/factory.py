@@ -1,4 +1,4 @@
-"""Factories of published algorithms: checked, documented from their signatures, found by name."""
+"""Factories of published algorithms: checked, documented from their signatures, listed by name."""
 
 import inspect
 import re
@@ -62,7 +62,7 @@ class Factory(Generic[P]):
 
     @property
     def description(self) -> str:
-        """What the factory's docstring says after its first line."""
+        """The factory's docstring after its first line."""
         return "\n".join((inspect.getdoc(self.make) or "").splitlines()[2:])
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Algorithm:
@@ -142,7 +142,7 @@ def factory_of(factories: Mapping[str, Factory[...]], name: object) -> Factory[.
 
 
 def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> list[str]:
-    """The options there are where an unknown one was found, such as in `staleness`."""
+    """The options beside an unknown one, such as those of `staleness`."""
     names = list(signature.parameters)
     if len(location) < 2:
         return names

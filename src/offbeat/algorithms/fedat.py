@@ -55,7 +55,7 @@ Retier = Annotated[bool, Field(description="move clients whose response time cha
 
 @dataclass
 class Tier(Round):
-    """The clients here whose response time (seconds) is in [low, high), and their round at hand."""
+    """The present clients whose response time (seconds) is in [low, high), and their current round."""
 
     id: int = 0
     low: float = 0.0
@@ -74,7 +74,7 @@ class Tier(Round):
 
 @dataclass
 class Tiering:
-    """What the schedule remembers: the tiers from the fastest on, and the response time of each client."""
+    """The schedule's state: the tiers from the fastest on, and the response time of each client."""
 
     started: float = 0.0
     # These clients still train the task that they got at the start.
@@ -143,7 +143,7 @@ class Tiers(Schedule):
         tier.arrived.append(task)
 
     def _without(self, event: Lost | Left, state: Tiering, view: View) -> Iterator[Command]:
-        """Nobody waits for this client any more."""
+        """Stop waiting for a client."""
         client = event.client
         state.first.discard(client)
         tier = state.tier_of.get(client)

@@ -65,7 +65,7 @@ class Group:
 
 @dataclass
 class Compass:
-    """What the scheduler remembers: S by client, G by client, the groups, and Δ̄'s tasks."""
+    """The scheduler's state: S by client, G by client, the groups, and Δ̄'s tasks."""
 
     seconds_per_step: dict[ClientId, float] = field(default_factory=dict)
     group_of: dict[ClientId, int] = field(default_factory=dict)

@@ -20,7 +20,7 @@ def train(client: ClientId, programme: Programme, view: View) -> Train:
 
 @dataclass
 class Round:
-    """The round at hand: who has not answered yet, and the updates that are here."""
+    """The current round: the clients that have not answered yet, and the updates that have arrived."""
 
     expected: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)

@@ -78,7 +78,7 @@ TIMER = "trigger"
 
 @plain
 class Triggering:
-    """Is the next trigger set? It is not while nobody is there."""
+    """Whether the next trigger is set. It is not while no client is present."""
 
     set: bool = False
 

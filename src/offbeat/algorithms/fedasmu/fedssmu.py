@@ -32,7 +32,7 @@ __all__ = ["MixedRounds", "fedssmu"]
 
 @dataclass
 class MixedRound:
-    """The number of the round at hand, from 1, and who has not answered yet."""
+    """The number of the current round, from 1, and the clients that have not answered yet."""
 
     number: int = 0
     expected: set[ClientId] = field(default_factory=set)

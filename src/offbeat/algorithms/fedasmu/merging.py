@@ -105,5 +105,5 @@ class FreshMerge(ObjectiveWrapper):
         self.inner.adjust(run)
 
     def end(self, run: LocalRun) -> Metrics:
-        """What the merge did, if there was one, besides the objective's own metrics."""
+        """Metrics of the merge, if there was one, and of the objective inside."""
         return {**run.scratch.get("merged", {}), **self.inner.end(run)}

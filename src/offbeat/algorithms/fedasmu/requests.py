@@ -64,7 +64,7 @@ class FixedTiming:
 
 @dataclass
 class Experience:
-    """What the selector has learned: the shared model θ, REINFORCE's baseline b, and each client's table H.
+    """The selector's state: the shared model θ, REINFORCE's baseline b, and each client's table H.
 
     `last` has a client's l* before its present one (0: it was its first task), its action and its l*.
     `first` has the number of epochs L of a client's first task until its reward is known.
@@ -126,7 +126,7 @@ class LearnedTiming:
         return ask
 
     def learn(self, client: ClientId, reward: float, state: Experience) -> None:
-        """The client's last l* has had this reward, which is what the client says: at most 1e30 counts."""
+        """Learn from the reward of the client's last l*. A client reports it, so at most 1e30 counts."""
         reward = min(max(reward, -_MOST), _MOST)
         before, action, ask = state.last[client]
         if before == 0:

@@ -80,7 +80,7 @@ class Pooled(ScheduleWrapper):
         return Pools(self.inner.initial())
 
     def on(self, event: Event, state: Pools, view: View) -> Iterator[Command]:
-        """The schedule's commands; what it aggregates is pooled, and released when it may be."""
+        """The schedule's commands. Updates to aggregate are pooled, and released when that is allowed."""
         if isinstance(event, Begin):
             state.full = self._full_weight(view)
         for command in self.inner.on(event, state.inner, view):
@@ -168,7 +168,7 @@ class Pooled(ScheduleWrapper):
         return self.privacy.secure is None or max(weights) <= self.privacy.dominance * sum(weights)
 
     def _drop(self, state: Pools) -> Iterator[Command]:
-        """Drop what is pooled, at the end of the run."""
+        """Drop the pooled updates, at the end of the run."""
         reason = f"the run ended before {self.privacy.fewest} updates were together"
         for pool in state.waiting.values():
             for own in pool:

@@ -1,4 +1,4 @@
-"""Algorithms with privacy: what is refused, and the schedule whose updates are pooled."""
+"""Algorithms with privacy: which are refused, and the schedule whose updates are pooled."""
 
 from collections.abc import Iterator
 from dataclasses import replace

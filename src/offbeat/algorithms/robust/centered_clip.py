@@ -37,7 +37,7 @@ class CenteredClip(Rule):
     provides = frozenset({Feature.BOUNDED})
 
     def combine(self, x: Sequence[Tensor], s: Sequence[float], layout: Layout, memory: Tensors) -> Tensor:
-        """The new centre's weights, found without the vectors; then one weighted sum of them."""
+        """The new centre: weights computed without the vectors, then one weighted sum of them."""
         centre = from_memory(memory, "v", x[0])
         weights = torch.tensor([*s, 1.0], dtype=torch.float64)
         products = gram(parameters([*x, centre], layout)) * weights[:, None] * weights

@@ -1,4 +1,4 @@
-"""What robust rules have in common: x_i = s(τ_i) Δ_i in the order of tasks, fallback, scale of the step."""
+"""Base of the robust rules: x_i = s(τ_i) Δ_i in the order of tasks, fallback, scale of the step."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol

@@ -1,4 +1,4 @@
-"""What schedules on a shared radio have in common: equal bits for all, and a diminishing learning rate.
+"""Helpers of schedules on a shared radio: equal bits for all, and a diminishing learning rate.
 
 Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless
 Networks, 2023, Eq. 9. With n symbols for all, C_k bits per symbol on device k's channel and n_k symbols

@@ -52,7 +52,7 @@ TICK = "iteration"
 
 @dataclass
 class Iterations(Round):
-    """What the server remembers.
+    """The server's state.
 
     `t` is the number of the iteration, from 1; `since` s_k by client, `times` how often a client was
     scheduled and `last` when, `ready` the length ‖u_k‖ of the update each ready client holds, where it tells.
@@ -99,7 +99,7 @@ class RadioIterations(Schedule):
         return self.scheduled
 
     def initial(self) -> Iterations:
-        """Nobody is ready."""
+        """No device is ready."""
         return Iterations()
 
     def on(self, event: Event, state: Iterations, view: View) -> Iterator[Command]:
@@ -130,7 +130,7 @@ class RadioIterations(Schedule):
         yield from self._go_on(event, state, view)
 
     def _go_on(self, event: Event, state: Iterations, view: View) -> Iterator[Command]:
-        """Close an iteration whose updates are all here; start one that waits for nobody else."""
+        """Close an iteration whose updates have all arrived; start one if no further device is waited for."""
         if state.under_way and not state.expected and state.freed:
             yield from self._close(state, view)
         if self.period is not None:

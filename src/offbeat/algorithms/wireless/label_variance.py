@@ -41,7 +41,7 @@ def label_variance(labels: Sequence[Sequence[int]]) -> float:
 
 
 def least_variance(labels: Sequence[Sequence[int]], count: int) -> list[int]:
-    """Which `count` devices (all, if there are no more) have the least Ω, as sorted indices into `labels`.
+    """The `count` devices (all, if there are no more) with the least Ω, as sorted indices into `labels`.
 
     `labels` has the b_k of each device. Where several subsets have the least, an exact search takes the one
     that comes first in the order of indices.

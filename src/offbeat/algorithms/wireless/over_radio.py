@@ -23,7 +23,7 @@ from offbeat.core.validation import checked_dataclass
 
 @checked_dataclass
 class UploadSlots:
-    """What an upload gets: the radio for `slot` seconds.
+    """An upload gets the radio for `slot` seconds.
 
     The learning rate halves in the first `halving` seconds (see `with_decayed_lr`); None means that it stays.
     """
@@ -54,7 +54,7 @@ class OverRadio(ScheduleWrapper):
     own_requires = frozenset({Feature.RADIO})
 
     def initial(self) -> OnAir:
-        """Nobody waits."""
+        """No client waits."""
         return OnAir(self.inner.initial())
 
     def on(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
