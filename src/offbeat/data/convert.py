@@ -1,4 +1,4 @@
-"""What users have as collections of samples: arrays, lists, frames, datasets of other libraries."""
+"""Conversion of users' collections of samples: arrays, lists, frames, datasets of other libraries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -70,7 +70,7 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
 
 
 def as_other_samples(data: Any, label: str | None) -> Samples:
-    """As `as_samples`; `label` is for what has columns, as it is named for the train set's sake."""
+    """Convert as `as_samples` does, but ignore `label` where the data have no columns."""
     return as_samples(data, label if is_frame(data) or is_split(data) else None)
 
 

@@ -269,7 +269,7 @@ class UnreadableSampleError(RunError):
 
 
 def told_error(error: Exception) -> str:
-    """What a user's code has raised, in one line, with the innermost line of it that is no library's."""
+    """An error of a user's code in one line, with the innermost line of it that is no library's."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""
     return f"{where}{type(error).__name__}: {' '.join(str(error).split())}"
@@ -281,7 +281,7 @@ def _is_library(file: str) -> bool:
 
 
 def _missing_value(sample: Any) -> str | None:
-    """What of a sample is missing, in words; None means nothing."""
+    """The problem with a sample that lacks a value, in words; None means that it has all."""
     match sample:
         case np.ma.MaskedArray():
             if bool(np.ma.getmaskarray(sample).any()):
@@ -371,7 +371,7 @@ def class_labels(samples: Samples) -> Tensor | None:
 
 
 def sample_shape(samples: Samples) -> tuple[int, ...] | None:
-    """Shape of one sample, without N. None means that a sample is no single tensor, or there is none."""
+    """Shape of one sample, without N. None means that a sample is no single tensor, or that none exists."""
     if isinstance(samples, Dataset):
         return samples.sample_shape if isinstance(samples.x, Tensor) else None
     match samples.gather(torch.zeros(1, dtype=torch.int64)) if len(samples) else None:

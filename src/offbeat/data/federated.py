@@ -148,7 +148,7 @@ class FederatedData:
         return label_counts(self.train, self.client_indices(client))
 
     def describe(self) -> dict[str, Any]:
-        """What a run's record says of the data, by which other data are told from these.
+        """The entry of a run's record about the data. Other data have another one.
 
         Returns:
             `digest` of who has which samples, and of the integers of up to 64 samples that lie in memory;

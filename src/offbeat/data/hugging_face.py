@@ -36,7 +36,7 @@ def is_split_dict(data: Any) -> bool:
 
 
 def split_of(splits: Mapping[str, Any], name: str) -> Any:
-    """A split by its name. Raises `UsageError` where there is none."""
+    """A split by its name. Raises `UsageError` where the dataset lacks it."""
     if name not in splits:
         raise UsageError(
             f"a {type(splits).__name__} has the splits {', '.join(splits)}, and no {name}: give one of them, "

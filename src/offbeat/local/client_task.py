@@ -100,7 +100,7 @@ class ClientTask:
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task has ended and nobody wants its update: then `submit` does nothing."""
+        """Whether the task has ended and its update is not needed any more: then `submit` does nothing."""
         return self._ended_by is not None
 
     @cached_property
@@ -290,7 +290,7 @@ class ClientTask:
     # ---- for the learner ----
 
     def result(self) -> LocalResult:
-        """What was submitted.
+        """The submitted result.
 
         Raises:
             RunError: Nothing was, or it is not finite; a task that was cancelled raises what ended it.

@@ -1,4 +1,4 @@
-"""What a learner trains and how, as names and numbers: what a run's record says of it."""
+"""A learner as names and numbers, for the record of a run."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -81,13 +81,13 @@ def sample_form(samples: Samples | None) -> tuple[str, tuple[int, ...]] | None:
 
 
 def describe_training(training: Training) -> dict[str, Any]:
-    """What the result of a training follows from, of its options. A function is its name."""
+    """The training options on which a result depends. A function is given by its name."""
     told: dict[str, Any] = _TRAINING.dump_python(training, mode="json", fallback=name_of, warnings="none")
     return {key: value for key, value in told.items() if key not in _BESIDE}
 
 
 def model_of(module: nn.Module | Callable[[], nn.Module]) -> ModelMaker:
-    """What is told of a learner's module or function."""
+    """A description of a learner's module or function."""
     match module:
         case ModelMaker():
             return module

@@ -125,7 +125,7 @@ def not_finite(
 
 
 def first_not_finite(samples: Samples, rows: Tensor) -> int | None:
-    """The first of some samples that has values which are not finite; None means that there is none."""
+    """The first sample with a value that is not finite; None means that all are finite."""
     return next((row for row in rows.tolist() if not is_finite(samples.gather(torch.tensor([row])))), None)
 
 
@@ -157,7 +157,7 @@ def _named(value: Any) -> str:
 
 
 def check_module(module: Any) -> nn.Module:
-    """What a user's function has made. Raises `UsageError` where it is no module."""
+    """Check the result of a user's function. Raises `UsageError` where it is no module."""
     if isinstance(module, nn.Module):
         return module
     raise UsageError(

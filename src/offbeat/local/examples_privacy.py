@@ -154,7 +154,7 @@ def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> flo
 
 
 def _renyi_steps_within(options: ExamplesPrivacy, history: History, rate: float) -> int:
-    """How many steps the budget allows by Rényi divergences; found at once."""
+    """Number of steps that the budget allows by Rényi divergences; computed at once."""
     _ignore_warnings()
     with requires_extra("opacus"):
 
@@ -366,7 +366,7 @@ def check_examples(options: ExamplesPrivacy, training: Training, data: Federated
 
 
 def check_delta(options: ExamplesPrivacy, examples: int) -> None:
-    """Raises `UsageError` where δ is too large for a client with so many examples."""
+    """Raises `UsageError` where δ is too large for a client with this number of examples."""
     if options.delta * examples >= 1:
         raise UsageError(
             f"delta = {options.delta:g} is not allowed with {examples} examples: it must be below "

@@ -125,7 +125,7 @@ class GradientFlow:
             log.warning("%s: the training changes no parameter of %s: %s", whose, name, told)
 
     def _cause(self) -> str:
-        """What the loss follows from in place of the parameters, and what to do."""
+        """The tensors that the loss depends on in place of the parameters, and what to do."""
         if self._later:
             return (
                 f"the loss follows from {_some(self._later)}, which the module has made or unfrozen later: "

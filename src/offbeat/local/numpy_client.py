@@ -9,7 +9,7 @@ from offbeat.local.client_task import ClientTask
 
 
 class NumPyClient(Protocol):
-    """What is used of a Flower `NumPyClient`."""
+    """The methods of a Flower `NumPyClient` that are called."""
 
     def fit(self, parameters: Any, config: Any) -> tuple[Sequence[Any], int, Mapping[str, Any]]:
         """Train arrays; returns them, the number of samples, and metrics."""

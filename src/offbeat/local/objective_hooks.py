@@ -14,7 +14,7 @@ HANDLES = {
         "correct_gradients", "changes the gradients", "call task.correct_gradients() after loss.backward()",
     ),
 }  # fmt: skip
-"""For each hook of an objective: the handle through which a loop calls it, what it does, what to call."""
+"""For each hook of an objective: the loop's handle for it, its effect, and the call."""
 
 
 def hooks_of(objective: Objective, *, merged: bool) -> dict[str, str]:

@@ -15,7 +15,7 @@ _SEEDING = RLock()
 
 
 def seeded(make: Callable[[], T], seed: int) -> T:
-    """What a function makes on the CPU, whose draws from PyTorch's generator follow from a run's seed."""
+    """Call a function on the CPU with draws from PyTorch's generator that follow from a run's seed."""
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
         return make()

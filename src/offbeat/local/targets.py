@@ -26,7 +26,7 @@ TargetKind = Literal["classes", "shares", "signs", "counts"]
 
 
 class TargetError(UsageError):
-    """A target that the loss cannot mean. A site tells its server `told`, which has nothing of the data."""
+    """A target that the loss cannot take. A site sends its server `told`, which has nothing of the data."""
 
     told = "a target of this site is none for the run's loss, which its own log says more of"
 
@@ -63,7 +63,7 @@ _SUM_ERROR = 1e-2  # of probabilities in half precision
 
 
 def kind_of_targets(loss: Callable[..., Any] | None) -> TargetKind | None:
-    """What the targets of a loss are; None means that it is not known."""
+    """Kind of a loss's targets; None means that it is not known."""
     while isinstance(loss, partial):
         loss = loss.func
     return next(

@@ -417,7 +417,7 @@ class TorchLearner:
             raise self.not_finite(session.task, first, session.base)
 
     def not_finite(self, task: LocalTask, step: int, base: Model) -> OffbeatError:
-        """The error of a loss that is not finite at a task's local step, from 0: says why it is not."""
+        """The error of a loss that is not finite at a task's local step, from 0, with its cause."""
         seen = list(islice(self._rows(task), step + 1))
         parts = self._parts(self.prepare(), seen[-1], task.client)
         ignored = any(self.criterion.ignores_all(batch) for batch, _ in parts)

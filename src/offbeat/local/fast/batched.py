@@ -47,7 +47,7 @@ _SAMPLES = "modules and losses that treat each sample by itself, along the first
 
 
 class BatchedTrainer:
-    """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` for what it cannot train."""
+    """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` where that cannot be done."""
 
     def __init__(self, learner: TorchLearner, objective: Objective, clients: int) -> None:
         # A model with buffers is refused, so their policy does not matter.
@@ -247,7 +247,7 @@ _PLAIN = ("optimizer_options", "decay_per", "clip_norm", "accumulate", "precisio
 
 
 def _check(learner: TorchLearner, objective: Objective) -> None:
-    """Refuse what is known not to work; `_probe` finds the rest."""
+    """Refuse settings that are known not to work; `_probe` finds the rest."""
     if type(objective) not in (Plain, Proximal):
         raise _refused(f"objective {type(objective).__name__}", "the plain and the proximal objective")
     training, plain = learner.training, Training()

@@ -51,7 +51,7 @@ class _PartialRegisters(TorchFunctionMode):
 
 
 def padded_samples(module: nn.Module, x: Tensor, batch: int) -> int:
-    """How many samples a client is to have for a batch of so many; `x` are 16 of the module's."""
+    """Number of samples of a client for a batch of `batch`; `x` are 16 of the module's samples."""
     with _PartialRegisters() as registers, torch.no_grad():
         module(x)
     return aligned(batch, 2 * ALIGNED if registers.seen else ALIGNED)
@@ -114,7 +114,7 @@ def _alone_with_vector(left: Tensor, right: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a layer gives for its slots' gradient: a tensor, or the product of two."""
+    """A layer's contribution to its slots' gradient: a tensor, or the product of two."""
 
     left: Tensor
     right: Tensor | None = None
@@ -128,7 +128,7 @@ class Gradient:
 
 
 GradientHook = Callable[[Tensor], object]
-"""What is done with the gradient that backward leaves in a leaf."""
+"""Called with the gradient that backward leaves in a leaf."""
 
 
 class BatchedModule:
@@ -160,7 +160,7 @@ class BatchedModule:
         return output
 
     def activate(self, clients: int) -> None:
-        """The first so many clients are at work from now on."""
+        """Have the first `clients` clients at work from now on."""
         if clients != self.active:
             self.active = clients
             for slots in self._all_slots:
@@ -178,7 +178,7 @@ class BatchedModule:
         return torch.cat(self._client_views[client])
 
     def backward(self, output: Tensor, gradient: Tensor) -> None:
-        """As `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
+        """Do `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
         hook = self._bypassed.get(output.grad_fn)
         if hook is None:
             output.backward(gradient)  # type: ignore[no-untyped-call]
@@ -186,7 +186,7 @@ class BatchedModule:
             hook(gradient)
 
     def gradients(self) -> dict[ParameterSlots, list[Gradient]]:
-        """What backward has left for each slot, and forgets it."""
+        """The gradients that backward has left for each slot; they are removed here."""
         for leaf, hook in self._leaves:
             if leaf.grad is not None:
                 hook(leaf.grad)
@@ -297,7 +297,7 @@ class _Linear(nn.Module):
         return y.transpose(1, 2) if few else y
 
     def _few(self, x: Tensor) -> bool:
-        """Are there fewer outputs than samples in x [active, samples, inputs]?"""
+        """Whether there are fewer outputs than samples in x [active, samples, inputs]."""
         return self._weight.values.shape[1] < x.shape[1]
 
     def differentiate(self, x: Tensor, d: Tensor, *, back: bool) -> Tensor | None:
@@ -319,14 +319,14 @@ class _Multiply(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: _Linear) -> Tensor:
-        """As `_Linear.multiply`."""
+        """Call `_Linear.multiply`."""
         ctx.x, ctx.layer = x.detach(), layer
         return layer.multiply(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None]:
-        """As `_Linear.differentiate`."""
+        """Call `_Linear.differentiate`."""
         return ctx.layer.differentiate(ctx.x, d, back=True), None
 
 
