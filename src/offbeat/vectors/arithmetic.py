@@ -82,7 +82,7 @@ def head(vector: Tensor, count: int) -> Tensor:
 
 
 def chunks(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The vectors in chunks that fit in a cache, for what is carried from chunk to chunk."""
+    """The vectors in chunks that fit in a cache, for sums that are carried from chunk to chunk."""
     for i in range(0, vectors[0].numel(), CHUNK):
         yield tuple(vector[i : i + CHUNK] for vector in vectors)
 

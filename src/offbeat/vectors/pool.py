@@ -26,7 +26,7 @@ class VectorPool:
         self._spare: deque[Tensor] = deque(maxlen=SPARE)
 
     def vector(self, size: int, dtype: torch.dtype) -> Tensor:
-        """A vector of `size` values on the CPU, which nobody else has."""
+        """A vector of `size` values on the CPU that nothing else uses."""
         if not LEAST <= size * dtype.itemsize <= MOST:
             return torch.empty(size, dtype=dtype)
         base = self._taken(size, dtype)

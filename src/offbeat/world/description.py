@@ -1,4 +1,4 @@
-"""A world as plain values: what a run's record says of it."""
+"""A world as plain values, for the record of a run."""
 
 import json
 from hashlib import sha256
