@@ -114,7 +114,7 @@ def _write_onnx(trained: TrainedModule, path: Path, example: Any) -> None:
 
 
 def _zeros(dtype: str, shape: tuple[int, ...], path: Path) -> Tensor:
-    """Two samples of zeros. What is recorded may be anything: it allocates no more than samples do."""
+    """Two samples of zeros. A recorded shape may be anything, so no more is allocated than samples take."""
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype) or not 0 < prod(shape) <= LARGEST:
         raise UsageError(

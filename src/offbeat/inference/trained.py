@@ -134,7 +134,7 @@ def _maker(record: RunRecord, described: dict[str, Any], allow: Allow) -> ModelM
 def _metadata(
     record: RunRecord, described: dict[str, Any], module: nn.Module, model: Model, kept: dict[str, str]
 ) -> dict[str, str]:
-    """What is written beside the weights; values that are no texts as JSON."""
+    """Metadata beside the weights; values that are no texts as JSON."""
     spec = dict(described.get("model") or {"name": type(module).__name__})
     name, arguments = spec.pop("name"), spec.pop("options", spec)
     for given in ("sample_shape", "classes"):

@@ -139,7 +139,7 @@ def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, all
 def make_experiment(
     recipe: Recipe, algorithm: Algorithm, learner: TorchLearner, label: str | None = None
 ) -> Experiment:
-    """What a recipe's run is, in the simulator and on a server.
+    """The experiment of a recipe, in the simulator and on a server.
 
     Args:
         recipe: The recipe.

@@ -199,7 +199,7 @@ def _choose(document: dict[str, Any]) -> None:
 
 
 def _mapping(section: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
-    """The mapping under a key of a section; empty where there is none."""
+    """The mapping under a key of a section; empty where the section lacks the key."""
     value = section.get(key)
     if value is None:
         return {}
@@ -216,7 +216,7 @@ def _resolve_initial(section: dict[str, Any], directory: Path) -> None:
 
 
 def _label_changes(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the labels of a document set, of those that set something."""
+    """The options that the labels of a document set, of those labels that set any."""
     labels = (own for own in _mapping(document, "algorithms").values() if isinstance(own, dict))
     return [changes for own in labels if isinstance(changes := own.get("set"), dict)]
 

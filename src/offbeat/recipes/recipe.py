@@ -71,7 +71,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _for_own_data(self) -> Self:
-        """Refuse what is for built-in datasets only, or for one's own."""
+        """Refuse options that are for built-in datasets only, or only for the user's own."""
         own = ":" in (self.dataset or "")
         built_in = (self.samples, self.test_samples, self.root)
         if own and (built_in != (None, None, None) or self.evaluate_on != "test"):

@@ -140,7 +140,7 @@ _DATA: dict[str, Any] = {
     "timer_set": _TimerEntry,
     "timer_cancelled": _TimerEntry,
 }
-"""What the `data` of a journal row has, by the row's name; there may be more in it."""
+"""The type of `data` in a journal row, by the row's name; `data` may have more keys."""
 
 
 def journal_row(*columns: Any) -> Row:
@@ -184,7 +184,7 @@ def metric_row(*columns: Any) -> Metric:
 
 
 def client_metric_row(*columns: Any) -> ClientMetric:
-    """Make what a client has found from its columns; errors as of `journal_row`."""
+    """Make a client's metric from its columns; errors as of `journal_row`."""
     evaluation, client, samples, data = convert(columns, _CLIENT_METRIC)
     return ClientMetric(evaluation, client, samples, convert(json.loads(data), Found))
 

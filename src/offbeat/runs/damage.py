@@ -1,4 +1,4 @@
-"""Damage of a directory's files as one error, which names the file, what is lost with it, and what to do."""
+"""Damage of a directory's files as one error, which names the file, the loss, and a remedy."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _ANEW = f"{_COPY}, or begin the run anew in another directory"
 
 
 class Contents(NamedTuple):
-    """What is lost with a file, and what to do."""
+    """The contents that are lost with a file, and the remedy."""
 
     lost: str
     remedy: str
@@ -78,7 +78,7 @@ _ENVIRONMENT = {
 
 
 def contents(path: Path) -> Contents:
-    """What is lost with a file, by its name, and what to do."""
+    """The contents that are lost with a file, by its name, and the remedy."""
     # Patterns with a folder need the longer name.
     names = (f"{path.parent.name}/{path.name}", path.name)
     for name in names:
@@ -135,7 +135,7 @@ def is_environment(error: sqlite3.Error) -> bool:
 
 
 def database_error(path: Path, error: sqlite3.Error, doing: str) -> RunError:
-    """The error of a database that cannot be used: damage, or what is around the file.
+    """The error of a database that cannot be used: damage of the file, or a problem of its environment.
 
     Args:
         path: The database.

@@ -55,7 +55,7 @@ class EvaluationLog:
             self._stopping.add(row)
 
     def named(self, name: str) -> NamedMetric:
-        """The metric of a name, which the run may know better than the name tells."""
+        """The metric of a name. The run may know its direction better than the name shows."""
         return NamedMetric.of(name, self._higher_is_better)
 
     @property
@@ -66,7 +66,7 @@ class EvaluationLog:
 
 
 class _Patience:
-    """What early stopping counts: a function of the recorded evaluations, and of nothing else."""
+    """The state of early stopping: a function of the recorded evaluations, and of nothing else."""
 
     def __init__(self, stopping: EarlyStopping, metric: NamedMetric) -> None:
         self._stopping, self._metric = stopping, metric

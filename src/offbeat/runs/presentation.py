@@ -1,4 +1,4 @@
-"""What a run shows of itself in a notebook, the same for one in memory and a recorded one."""
+"""Presentation of a run in a notebook, the same for one in memory and a recorded one."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RunFacts(Protocol):
-    """What a run is called, and its journal."""
+    """A run's name and settings, and its journal."""
 
     @property
     def label(self) -> str:
@@ -49,7 +49,7 @@ class RunView(RunFacts, Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Its directory."""
+        """The run's directory."""
 
     @property
     def summary(self) -> Summary | None:
@@ -61,7 +61,7 @@ class RunView(RunFacts, Protocol):
 
 
 class Presentation:
-    """What a run shows of itself.
+    """Presentation of a run in a notebook.
 
     Figure and frames are made by `offbeat.notebook`, which builds on the runs and is imported when it is
     asked for.
@@ -106,5 +106,5 @@ class Presentation:
         return import_module("offbeat.notebook.frames").to_frames(self)
 
     def _repr_html_(self: RunView) -> str:
-        """What a notebook shows of the run: its numbers and its figure."""
+        """The run in a notebook: its numbers and its figure."""
         return import_module("offbeat.notebook.html").to_html(self)  # type: ignore[no-any-return]

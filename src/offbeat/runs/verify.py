@@ -18,7 +18,7 @@ _SITE = ("client.safetensors", "update.safetensors")
 
 @dataclass
 class Verification:
-    """What was found in one directory.
+    """The result of checking one directory.
 
     Attributes:
         directory: The directory, of a run or of a site.
@@ -128,7 +128,7 @@ def is_site(directory: Path) -> bool:
 
 
 def _open_to_others(directory: Path) -> list[str]:
-    """What others can read of a directory that is its owner's."""
+    """Files of a private directory that others can read."""
     if os.name != "posix":
         return []
     modes = {path: path.lstat().st_mode & 0o777 for path in (directory, *sorted(directory.rglob("*")))}

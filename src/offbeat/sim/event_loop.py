@@ -1,4 +1,4 @@
-"""The loop of a simulation in real time: its steps, its checkpoints, and what is told of its progress."""
+"""The loop of a simulation in real time: its steps, its checkpoints, and its reports of progress."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is done with the evaluations of a simulation, once they are recorded."""
+"""A recorder that passes evaluations on, once they are recorded."""
 
 from collections.abc import Iterable
 

@@ -51,7 +51,7 @@ class EventQueue:
         self._sequence += 1
 
     def pop(self) -> tuple[float, Event] | None:
-        """The next event that is to happen, and its time; None means that there is none."""
+        """The next event and its time; None means that the queue is empty."""
         while self._heap:
             if self._resolution and self.time > self._instant:
                 self._begin_instant()

@@ -50,7 +50,7 @@ class Recorder(Protocol):
         """Write a journal row."""
 
     def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
-        """Write an evaluation, with what the clients have found."""
+        """Write an evaluation, with the clients' metrics."""
 
 
 class Simulation:
@@ -263,7 +263,7 @@ class Simulation:
             self._go_on(task)
 
     def _measure(self, command: Measure) -> None:
-        """What the channel is like now: a draw of its own for each measurement."""
+        """Measure the channel: each measurement has a draw of its own."""
         measured = self._population.measure(command.clients, self._measurements, command.seconds)
         self._measurements += 1
         self._queue.push(self.now, Measured(*measured))

@@ -63,7 +63,7 @@ class PoolTask:
         return f"task {self.task}" if self.task else "evaluation"
 
     def cancel(self) -> None:
-        """Free what it holds."""
+        """Free the models and inputs of the task."""
         self.wanted, self.base, self.fresh, self.inputs = False, None, None, NO_INPUTS
 
 
@@ -98,7 +98,7 @@ def failure(error: Exception) -> dict[str, Any]:
 
 
 def raise_failure(task: PoolTask, error: OffbeatError | str, worker: str) -> NoReturn:
-    """Raise in this process what `failure` told of a task in a worker."""
+    """Raise in this process the error that `failure` has reported of a task in a worker."""
     if isinstance(error, OffbeatError):
         raise error
     raise RunError(f"{task} failed in a {worker}:\n{error}")
@@ -134,7 +134,7 @@ class Port(Protocol[W]):
         """Send a task to a worker, which does its tasks in the order in which they come."""
 
     def collect(self, *, block: bool) -> Sequence[Started[W] | Done[W] | Crashed[W]]:
-        """What has happened, in order; if `block`, wait until something has.
+        """The events since the last call, in order; if `block`, wait until there is one.
 
         Raises `RunError` for a task that failed and where no worker can be had.
         """
@@ -261,7 +261,7 @@ class WorkerPool(Generic[W]):
                 self._port.send(worker, task)
 
     def _record_crash(self, worker: W, reason: str | None) -> None:
-        """Replace the worker and run its tasks again; the one in training may be what it crashed of."""
+        """Replace the worker and run its tasks again; the task in training may have crashed it."""
         tasks = self._workers.pop(worker)
         self._port.spawn()
         for task in tasks:

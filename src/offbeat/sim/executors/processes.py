@@ -209,7 +209,7 @@ class _ProcessPort:
 
 
 def _work(environment: Mapping[str, str], connection: Connection, training: Deferred) -> None:
-    """Do the tasks that come, until the connection closes; `training` are the learner and the objective."""
+    """Do the tasks that arrive, until the connection closes; `training` are the learner and the objective."""
     adopt_environment(environment)
     # The parent decides what an interruption means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -249,7 +249,7 @@ def _work(environment: Mapping[str, str], connection: Connection, training: Defe
 
 
 def _not_there(error: Exception) -> UsageError:
-    """That the learner cannot be made in a worker."""
+    """The error of a learner that cannot be made in a worker."""
     told = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return UsageError(
         f"a worker process cannot load the learner ({told}): what it is made of must be at the top of a file "

@@ -1,4 +1,4 @@
-"""What a worker on a Ray cluster does, and how things get there and back."""
+"""A worker on a Ray cluster, and how values get there and back."""
 
 import io
 import os
@@ -34,7 +34,7 @@ class RayWorker:
         self._made: tuple[Learner, Objective] | None = None
 
     def hello(self, packed: Packed) -> dict[str, Any]:
-        """Unpack learner and objective; say where this is and what is installed here."""
+        """Unpack learner and objective; return the worker's place and versions."""
         ray: Any = import_module("ray")
         here: dict[str, Any] = {"node": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
         try:
@@ -108,7 +108,7 @@ def _dataset(x: Any, y: Any, classes: int | None) -> Dataset:
 
 
 def _borrowed(array: Any) -> Tensor:
-    """An array in Ray's shared memory as a tensor that nobody may write to; a copy if it starts crookedly."""
+    """An array in Ray's shared memory as a read-only tensor by convention; a copy if it is not aligned."""
     if array.ctypes.data % _ALIGNED:
         return tensor(array)
     # PyTorch warns that it has no read-only tensors.
