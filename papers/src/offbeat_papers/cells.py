@@ -41,12 +41,12 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """Its seed."""
+        """The run's seed."""
         return self.recipe.seed
 
     @property
     def name(self) -> str:
-        """What tells it from the other runs of its study: "column label seed 0"."""
+        """Name of the run within its study: "column label seed 0"."""
         return f"{self.column} {self.label} seed {self.seed}"
 
 
@@ -110,7 +110,7 @@ def _column_cells(
 
 
 def setting_text(document: Mapping[str, Any]) -> str:
-    """What a recipe says of its runs, as written, as JSON: without what describes a comparison.
+    """The part of a recipe on which its runs depend, as written, as JSON: without the comparison's options.
 
     Defaults are not in it: a version of Offbeat with a further option leaves it as it is.
 

@@ -33,11 +33,11 @@ _LARGEST = log(30)
 _LABEL_WIDTH = 76
 _TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 40)
 _SHOWN = (1.1, 1.5, 2.0, 4.0)
-"""Effects of which the page says in what share of the claims they would have been found."""
+"""Effects for which the page gives the share of the claims that would have found them."""
 
 
 class Findings:
-    """What the rows say of the papers together.
+    """The rows' findings on the papers together.
 
     Args:
         judged: The experiments.

@@ -73,7 +73,7 @@ class ItemRows:
 
     @property
     def measure(self) -> NamedMetric:
-        """What is known of the metric."""
+        """The metric with its direction."""
         return NamedMetric.of(self.metric, {})
 
     def arms(self) -> Iterator[Arm]:
@@ -84,7 +84,7 @@ class ItemRows:
                     yield label, column
 
     def amounts(self, arm: Arm, by: str) -> dict[int, Cost | float]:
-        """What each seed of an arm has of a cost or a value; without those that did not measure it."""
+        """Each seed's amount of a cost or a value for an arm; without seeds that did not measure it."""
         found: dict[int, Cost | float] = {}
         for seed, row in self.runs.get(arm, {}).items():
             amount = self._amount(row, arm[1], by)
@@ -93,7 +93,7 @@ class ItemRows:
         return found
 
     def _horizon(self, column: str, by: str) -> float:
-        """What a run that has diverged is censored at: the most that any run in its column could spend."""
+        """Censoring of a run that has diverged: the most that any run in its column could spend."""
         rows = [row for (_, own), runs in self.runs.items() if own == column for row in runs.values()]
         spent = [row.spent[self.metric][COSTS.index(by)] for row in rows if self.metric in row.spent]
         limit = self.limits.get(column, 0.0) if by == "time" else 0.0
@@ -138,7 +138,7 @@ class JudgedPair:
         return frozenset((self.better[1], self.than[1]))
 
     def mean(self, seeds: range) -> float | None:
-        """The mean advantage over some seeds; None where none of them says anything."""
+        """The mean advantage over some seeds; None where none of them has one."""
         found = [each for seed, each in self.advantages.items() if seed in seeds]
         if len(found) < LEAST_SEEDS or all(each is None for each in found):
             return None
@@ -165,12 +165,12 @@ class MeasuredClaim:
 
     @property
     def question(self) -> Quantifier:
-        """Of which pairs it speaks; with one pair all questions are one."""
+        """The pairs about which the claim is; with one pair all questions are one."""
         return self.claim.quantifier if len(self.pairs) > 1 else "average"
 
     @property
     def margin(self) -> float:
-        """What the claimed arm is ahead by at least, in the unit of advantages."""
+        """Least lead of the claimed arm, in the unit of advantages."""
         return log1p(self.claim.margin) if self.by in COSTS else self.claim.margin
 
     @property
@@ -183,7 +183,7 @@ class MeasuredClaim:
 
     @cached_property
     def key(self) -> Hashable:
-        """What is the same in claims that compare the same numbers: they are one claim."""
+        """Key of a claim: claims that compare the same numbers are one claim."""
         targets = self.rows.targets if self.by in COSTS else {}
         pairs = frozenset(
             (p.better, p.than, targets.get(p.better[1]), targets.get(p.than[1])) for p in self.pairs
@@ -236,12 +236,12 @@ class JudgedClaim:
 
     @property
     def by(self) -> str:
-        """What is compared."""
+        """The measure by which the claim compares."""
         return self.measured.by
 
     @property
     def pairs(self) -> tuple[JudgedPair, ...]:
-        """Its pairs."""
+        """The pairs of the claim."""
         return self.measured.pairs
 
     @property
@@ -256,7 +256,7 @@ class JudgedClaim:
 
     @property
     def last(self) -> LookAnswers | None:
-        """What the last look answers; None before the first."""
+        """Answers of the last look; None before the first."""
         return self.looks[-1] if self.looks else None
 
     @property
@@ -267,7 +267,7 @@ class JudgedClaim:
 
     @property
     def effects(self) -> list[float]:
-        """The mean advantage of each pair that says something, over the seeds of the last look."""
+        """The mean advantage of each pair that has one, over the seeds of the last look."""
         return [mean for pair in self.pairs if (mean := pair.mean(self.seeds)) is not None]
 
 

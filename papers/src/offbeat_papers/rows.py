@@ -31,7 +31,7 @@ DIVERGED = "has diverged"
 _MOST_BYTES = 2**28  # bytes of a file of rows
 _CURVES = "-curves"  # end of the name of a file of curves
 Spent = Sequence[float]
-"""What an evaluation comes after: virtual seconds, versions, tasks that arrived, bytes up and down."""
+"""Costs before an evaluation: virtual seconds, versions, tasks that arrived, bytes up and down."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ResultRow:
 
     @property
     def commit_state(self) -> CommitState:
-        """What is known of its commit."""
+        """The state of its commit."""
         return commit_state(self.commit)
 
     @property
@@ -237,7 +237,7 @@ class Results:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What tells a file from what it was before; empty where there is none."""
+    """A file's identity and time, which change with its contents; empty where the file is missing."""
     try:
         found = path.stat()
     except OSError:

@@ -64,7 +64,7 @@ def task_entries(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
 
 
 def _changes(row: Row) -> dict[str, Any]:
-    """What a row about one task says of it."""
+    """The columns of a task that a row changes."""
     columns: dict[str, Any]
     match row.name:
         case "train":

@@ -52,7 +52,7 @@ def write_html(
     baseline: str | None = None,
     title: str = "Offbeat report",
 ) -> Path:
-    """Write the page that compares some runs. Long runs are thinned, and the page says where.
+    """Write the page that compares some runs. Long runs are thinned, and the page notes where.
 
     Args:
         records: The runs; those with the same label are seeds of one experiment.
@@ -221,7 +221,7 @@ def _best(table: Table) -> set[tuple[str, int]]:
 
 
 def _claims(groups: Groups) -> list[tuple[str, ...]]:
-    """What the paper says, as the recipe of the first run has it, beside what the runs show."""
+    """The paper's claims, from the recipe of the first run, beside the runs' evidence."""
     first = next(iter(groups.values()))[0]
     return [row for one in findings(groups, claims_of(first.recipe)) for row in finding_rows(one)]
 

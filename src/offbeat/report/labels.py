@@ -22,7 +22,7 @@ _KINDS = ("name", "kind", "law")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a group of runs is called.
+    """The name of a group of runs.
 
     Attributes:
         text: The whole label, unlike that of every other group.
@@ -103,7 +103,7 @@ def option_text(value: Any) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters: of a longer one both ends."""
+    """A text of at most `most` characters: of a longer one both ends."""
     if len(text) <= most:
         return text
     end = 2 * most // 3
@@ -203,7 +203,7 @@ def _distinct(runs: Sequence[RunRecord]) -> bool:
 
 
 def _places(units: Sequence[Sequence[RunRecord]]) -> list[str]:
-    """Of each of several units where it is, as far as the places differ: " (trial)"; nothing for one."""
+    """The place of each of several units, as far as places differ: " (trial)"; nothing for a single unit."""
     if len(units) == 1:
         return [""]
     paths = [unit[0].path if len(unit) == 1 else unit[0].path.parent for unit in units]
@@ -241,7 +241,7 @@ def _exact(value: Any) -> str:
 
 
 def _natural(text: str) -> tuple[bool, float, str]:
-    """Sorts numbers by value, before what is no number."""
+    """Sort key that orders numbers by value, before all other texts."""
     try:
         return False, float(text), ""
     except ValueError:

@@ -9,7 +9,7 @@ import numpy as np
 CONFIDENCE = 0.95
 
 BySeed = Mapping[int, float | None]
-"""A number of each run of a label by its seed; None where there is none."""
+"""A number of each run of a label by its seed; None where the run lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Difference:
 
 
 def stat(values: Sequence[float | None]) -> Stat | None:
-    """Mean and deviation of the values that there are; None where there is none."""
+    """Mean and deviation of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""What each client of one run did when, as in Figure 1 of the FedCompass paper.
+"""Timeline of a run's clients, as in Figure 1 of the FedCompass paper.
 
 FedCompass: Li, Chaturvedi, He, Chen, Zou, Madduri, Kim, ICLR 2024.
 """

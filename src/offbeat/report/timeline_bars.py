@@ -1,4 +1,4 @@
-"""What each client was doing when, followed from the rows of a journal.
+"""Spans of a timeline: each client's training and waiting, followed from the rows of a journal.
 
 A client that is present is either training (from its `train` command to the row that ends the task)
 or waiting. The tracker is fed one row at a time and hands out each stretch once it has ended, so that

@@ -1,4 +1,4 @@
-"""What happens to a task besides its start and its end: requests, recalls, uploads, dropped updates."""
+"""Marks of a timeline besides starts and ends of tasks: requests, recalls, uploads, dropped updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ NAMES: Mapping[Kind, str] = {
     "upload": "held update sent",
     "dropped": "update dropped",
 }
-"""What the legends call them, in the order in which they are drawn."""
+"""Names in the legends, in the order in which they are drawn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,7 +102,7 @@ def mean_text(mean: float, std: float | None, *, sign: bool = False) -> str:
 
 
 def _digits(value: float, significant: int) -> int:
-    """Decimal places of so many significant digits, without zeros at the end."""
+    """Decimal places of `significant` digits, without zeros at the end."""
     if not value:
         return 0
     places = significant - 1 - floor(log10(abs(value)))

@@ -14,7 +14,7 @@ from typing import NamedTuple
 LEAST_SEEDS = 3
 """Fewest seeds with which two arms are compared."""
 POWER = 0.8
-"""Probability with which an effect of the size that is called detectable is found."""
+"""Probability of finding an effect of the size that is called detectable."""
 # A standard deviation nearer to 0 is rounding.
 _ROUNDING = 1e-9
 
@@ -36,7 +36,7 @@ class Sides(NamedTuple):
 
 
 NOTHING = Sides(1.0, 1.0)
-"""What runs say that cannot be tested."""
+"""The p-values where nothing can be tested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class Average:
         return self.mean - half, self.mean + half
 
     def detectable(self, level: float) -> float | None:
-        """The effect that a two-sided test at a level would have found with a probability of `POWER`."""
+        """The effect that a two-sided test at a level would find with a probability of `POWER`."""
         if not self.error:
             return None
         from scipy.special import nctdtrinc, stdtrit

@@ -29,7 +29,7 @@ def each_pair(pairs: Sequence[PairSample], neither: float) -> list[Average | Non
 
 
 def at_least(pairs: Sequence[Sides], number: int) -> Sides:
-    """Test that at least so many of several pairs are ahead: the partial conjunction of Benjamini and Heller.
+    """Test that at least `number` pairs are ahead: the partial conjunction of Benjamini and Heller.
 
     All pairs (number = K) is the intersection-union test, and one pair (number = 1) is Holm's first step: of
     "every pair is ahead" the side `behind` says that a pair is firmly reversed.

@@ -51,7 +51,7 @@ def ranks_by(boards: Mapping[str, ItemRows], by: str) -> list[Rank]:
 
 
 def has_enough_seeds(boards: Mapping[str, ItemRows]) -> bool:
-    """Whether each world that is ranked has so many runs that the page says who leads."""
+    """Whether each ranked world has enough runs for the page to name a leader."""
     blocks = blocks_of(boards, shared_labels(boards), "time")
     return min((len(values) for values in blocks.values()), default=0) >= LEAST_SEEDS
 
@@ -207,7 +207,7 @@ def _percent(found: Interval | None) -> str:
 
 
 def _own(board: Mapping[str, Any], boards: Mapping[str, ItemRows]) -> Iterator[str]:
-    """How a method of one's own gets onto the page, and what is run of it."""
+    """How a user's own method gets onto the page, and the runs that it needs."""
     names, seeds = list(everywhere(boards)), board["recipe"]["seeds"]
     best = max((plan.get("best", 0) for plan in board["data"].values()), default=0)
     yield (

@@ -107,7 +107,7 @@ def improvement(labels: Sequence[str], blocks: Blocks, over: str) -> dict[str, I
 
 
 def _behind(worlds: Sequence[Values], first: int, correlation: float) -> list[bool]:
-    """Which labels are behind the first one; where nothing varies nothing is tested."""
+    """Whether each label is behind the first one; where nothing varies nothing is tested."""
     count = worlds[0].shape[1]
     gaps = [world - world[:, [first]] for world in worlds]
     found = [average(_samples(gaps, k), correlation) for k in range(count)]
