@@ -1,4 +1,4 @@
-"""What trackers have in common: what they record of a run, under which names, and how a run ends."""
+"""Base of the trackers: the values that they record of a run, their names, and how a run ends."""
 
 import re
 from abc import ABC, abstractmethod
@@ -146,7 +146,7 @@ def legal(name: str) -> str:
 
 
 def settings(run: LiveRun) -> dict[str, Any]:
-    """What a run's results follow from: seed, clients, algorithm, and the parts of its recipe."""
+    """Settings on which a run's results depend: seed, clients, algorithm, and the parts of its recipe."""
     recipe = {key: value for key, value in (run.recipe or {}).items() if key not in OTHERS}
     beside = {"label": run.label, "seed": run.seed, "clients": run.clients}
     return {**beside, "algorithm": dict(run.algorithm), **recipe, "versions": dict(run.versions)}

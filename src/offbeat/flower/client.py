@@ -73,7 +73,7 @@ def client_app(
 
 
 def _messages(message: Message) -> tuple[Registered, list[OffbeatMessage]]:
-    """The server's first message, which says what the run is, and the others."""
+    """The registration, which is the server's first message, and the other messages."""
     match decode(message.content, "server"):
         case [Registered() as registered, *messages]:
             return registered, messages

@@ -53,7 +53,7 @@ def register(registered: Registered, site: Site, tell_labels: bool) -> Register 
 def respond(
     registered: Registered, messages: Sequence[Message], memory: Memory, site: Site
 ) -> list[FromSite]:
-    """Carry out the server's messages; returns the replies, and leaves in `memory` what is to be kept."""
+    """Carry out the server's messages; returns the replies, and leaves in `memory` the state of the node."""
     memory.begin(registered.run)
     context = TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
     runner = _TaskRunner(memory, context)

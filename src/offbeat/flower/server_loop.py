@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 
 class Grid(Protocol):
-    """What is used of Flower's `Grid`."""
+    """The methods of Flower's `Grid` that are called."""
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """The nodes that are there."""
@@ -110,7 +110,7 @@ class Federation:
     # ---- nodes ----
 
     def _look(self) -> None:
-        """Who is there? A node that is, is alive, however long its task takes."""
+        """Look which nodes are present. A present node is alive, however long its task takes."""
         now = self._time()
         if now - self._looked < self._polling.look:
             return

@@ -170,7 +170,7 @@ class Committee:
 
     @cached_property
     def digest(self) -> bytes:
-        """What stands for all of this in boxes, uploads, requests and manifests."""
+        """The digest that stands for the committee in boxes, uploads, requests and manifests."""
         numbers = (
             self.epoch, len(self.helpers), self.colluding, self.least, self.colluding_clients, self.most,
             float(self.dominance), self.weight_bits, self.parameters, float(self.clip),
@@ -211,7 +211,7 @@ class Committee:
 
     @property
     def majority(self) -> int:
-        """Holders of a group who decide what is true of it."""
+        """Number of holders of a group who decide its sum."""
         return majority(len(self.helpers), self.colluding)
 
     @property
@@ -277,7 +277,7 @@ class Committee:
         return None
 
     def mismatch(self, plan: Privacy, parameters: int | None = None) -> str | None:
-        """What differs from a run's plan, as a site or helper got it; None if nothing does.
+        """The first difference from a run's plan, as a site or helper got it; None if there is no difference.
 
         Args:
             plan: The run's complete options, with `secure`.
@@ -298,7 +298,7 @@ class Committee:
         return None
 
     def unpinned(self, pinned: Mapping[str, str]) -> str | None:
-        """Which helper is not the one that a site's policy names; None if all are.
+        """The first helper that is not the one in a site's policy; None if all are.
 
         Args:
             pinned: Fingerprints by name.

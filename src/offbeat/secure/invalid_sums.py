@@ -99,7 +99,7 @@ class SpoiledSums:
             self._put_aside(present)
 
     def bring_back(self) -> None:
-        """Put nobody aside: without these clients nothing could be released."""
+        """Bring back all clients that are aside: without them nothing could be released."""
         self.aside.clear()
         self._trials = 0
 

@@ -165,7 +165,7 @@ class Unmasking:
         return self._advance(now)
 
     def arrived(self, helper: int, now: float) -> list[Effect]:
-        """A helper is there, or is there again: what it was asked before is lost."""
+        """A helper has connected, or connected again: requests to it before are lost."""
         self._forget(helper)
         self._present.add(helper)
         return self._advance(now)
@@ -257,7 +257,7 @@ class Unmasking:
         return [AskHelper(helper, self._request(helper, (), check=True)) for helper in fresh]
 
     def _commit(self) -> list[Effect]:
-        """Fix the manifest, without what is to be left out."""
+        """Fix the manifest, without the updates that are left out."""
         committee, release, left_out = self.committee, self.release, self.left_out
         self._asked = []
         self._leave_out(left_out)
@@ -286,7 +286,7 @@ class Unmasking:
         return effects
 
     def _choose(self, group: int, shared_out: dict[int, list[int]]) -> int | None:
-        """Who is asked for a group: the least busy, of those asked already once they are T + 1."""
+        """Choose the helper for a group: the least busy, of those asked already once they are T + 1."""
         able = self._holders(group) & self._present - self._excluded - self._silent
         if self._first is not None and (others := able - self._first[group]):
             able = others
@@ -351,7 +351,7 @@ class Unmasking:
         self.phase, self.reason, self._asked = UnmaskingPhase.FAILED, reason, []
 
     def _forget(self, helper: int) -> None:
-        """What a helper was asked counts no more."""
+        """Withdraw the requests to a helper."""
         self._asked = [asked for asked in self._asked if asked.helper != helper]
         self._silent.discard(helper)
 
@@ -389,7 +389,7 @@ class Unmasking:
 
 
 def waits_for(release: int, names: Sequence[str], seconds: float) -> str:
-    """What a release waits for, in words.
+    """The helpers that a release waits for, in words.
 
     Args:
         release: Number of the release.

@@ -112,7 +112,7 @@ class VotedUnmasking:
 
     @property
     def helpers(self) -> tuple[int, ...]:
-        """The helpers that have told their sums, by number."""
+        """The helpers that have given their sums, by number."""
         return tuple(sorted(self._sums))
 
     @property
@@ -128,13 +128,13 @@ class VotedUnmasking:
         return self._advance(now)
 
     def arrived(self, helper: int, now: float) -> list[Effect]:
-        """A helper is there, or is there again: what it was asked before is lost."""
+        """A helper has connected, or connected again: requests to it before are lost."""
         self._forget(helper)
         self._present.add(helper)
         return self._advance(now)
 
     def departed(self, helper: int, now: float) -> list[Effect]:
-        """A helper is gone; what it was asked is asked of others."""
+        """A helper has disconnected; its requests go to others."""
         self._forget(helper)
         self._present.discard(helper)
         return self._advance(now)
@@ -177,7 +177,7 @@ class VotedUnmasking:
         return effects
 
     def again(self, now: float) -> list[Effect] | None:
-        """Nobody else is to be asked: what the sum was made of is what a majority says."""
+        """Ask no other helpers: the majority decides on the parts of the sum."""
         return None
 
     # ---- answers ----
@@ -260,7 +260,7 @@ class VotedUnmasking:
         return [AskHelper(helper, self._request(helper, check=True)) for helper in fresh]
 
     def _commit(self) -> list[Effect]:
-        """Fix the manifest, without what is to be left out."""
+        """Fix the manifest, without the updates that are left out."""
         committee, release = self.committee, self.release
         self._judge_complaints()
         out = set(self.left_out)
@@ -334,7 +334,7 @@ class VotedUnmasking:
 
     @property
     def _true_sums(self) -> dict[int, bytes]:
-        """The digest that a majority of its holders tells of a group, of those that have one."""
+        """Digest of a group's sum that a majority of its holders gives, for the groups that have one."""
         true = {}
         for group in range(len(self.committee.groups)):
             told = Counter(own[group] for own in self._sums.values() if group in own)
@@ -354,7 +354,7 @@ class VotedUnmasking:
                 del self._bodies[group]
 
     def _contradiction(self, true: dict[int, bytes]) -> int | None:
-        """A group of which no majority can come to be any more; None if there is none."""
+        """A group that cannot have a majority any more; None if all can."""
         for group in range(len(self.committee.groups)):
             told = Counter(own[group] for own in self._sums.values() if group in own)
             open_ = self._holders(group) - set(self._sums) - set(self._refused) - self._unable
@@ -385,7 +385,7 @@ class VotedUnmasking:
         self.phase, self.reason, self._asked = UnmaskingPhase.FAILED, reason, []
 
     def _fail_refused(self) -> None:
-        """More helpers refuse than may: who is right cannot be told, so all are named."""
+        """Fail and name all refusing helpers: more refuse than may, so it is not known who is right."""
         told = "; ".join(f"helper {self._name(helper)} {why}" for helper, why in self._refused.items())
         self._fail(SecureRefusal.NOT_VOTED.format(release=self.release, told=told))
 
@@ -405,7 +405,7 @@ class VotedUnmasking:
         return [WarnOperator(text)]
 
     def _forget(self, helper: int) -> None:
-        """What a helper was asked counts no more."""
+        """Withdraw the requests to a helper."""
         self._asked = [asked for asked in self._asked if asked.helper != helper]
 
     @property

@@ -99,7 +99,7 @@ def moments(rows: Sequence[Row]) -> Iterator[tuple[Row, list[Row]]]:
 
 
 class JournalAudit:
-    """What an auditor knows at one moment of a run; an invariant may read every attribute.
+    """An auditor's state at one moment of a run; an invariant may read every attribute.
 
     Attributes:
         time: Of the last event, in seconds.
@@ -151,7 +151,7 @@ class JournalAudit:
             self.fail(rule, what, task)
 
     def fail(self, rule: str, what: str, task: int | None = None) -> NoReturn:
-        """Raise the error of the row at hand, or of `task`.
+        """Raise the error of the present row, or of `task`.
 
         Args:
             rule: The rule's name.

@@ -165,7 +165,7 @@ class MemoryNetwork:
         await on_channel(channel)
 
     def connect(self, site: str) -> Callable[[], Awaitable[ClientChannel]]:
-        """What opens a channel in the name of `site`; it raises `ChannelClosedError` if nobody listens."""
+        """A function that opens a channel as `site`; it raises `ChannelClosedError` without a listener."""
 
         async def connect() -> ClientChannel:
             if self.on_channel is None:
