@@ -291,7 +291,7 @@ class FullWeight(msgspec.Struct, frozen=True):
 
 
 class UpdateSum(msgspec.Struct, frozen=True):
-    """A weighted sum of updates, and what is known of each.
+    """A weighted sum of updates, with the weight, the task and the base of each.
 
     Attributes:
         total: Σ c_i f_i Δ_i over the flat values, float32 [values]; may be changed.

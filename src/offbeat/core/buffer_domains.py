@@ -25,7 +25,7 @@ _ROUNDING = 1e-6
 
 
 class Domains(Protocol):
-    """What the global model asks of the domains of its buffers."""
+    """The contract of the domains of buffers, for the global model."""
 
     def check(self, base: Model, steps: int, result: LocalResult) -> str | None:
         """Why a client's buffers have left their domains; None means that they have not."""

@@ -101,7 +101,7 @@ def found_by_name(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
 
 
 def _held(module: nn.Module) -> str | None:
-    """The name under which a wrapper holds the module inside; None for what is no wrapper."""
+    """The name under which a wrapper holds the module inside; None if the module is no wrapper."""
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return "module"
     # Importing the compiler takes seconds. A compiled module has imported it already.

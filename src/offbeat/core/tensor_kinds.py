@@ -53,7 +53,7 @@ def unfit_for_copies(tensor: Tensor) -> str | None:
 
 
 def _no_plain_values(tensor: Tensor) -> str | None:
-    """That the values of a tensor do not lie side by side."""
+    """Why the values of a tensor do not lie side by side, if they do not."""
     if tensor.is_nested:
         return "is a nested tensor, whose rows differ in length: pad it, or make it in forward"
     if tensor.layout is not torch.strided:

@@ -50,7 +50,7 @@ class SimulatedTask(Struct, gc=False):
         self.pause = self.outcome.latency + (self.outcome.down if fresh else self.outcome.latency)
 
     def recall(self, now: float, epoch: int) -> bool:
-        """Recall the client at `now`, to report at the next end of an epoch; returns whether that is earlier."""
+        """Recall the client at `now`, to the next end of an epoch; returns whether the task ends earlier."""
         heard = now + self.outcome.latency
         begun = self.started + self.outcome.down + (self.pause or 0.0)
         epochs = ceil((heard - begun) / (self.outcome.per_step * epoch) - 1e-9)
