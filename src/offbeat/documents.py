@@ -71,7 +71,7 @@ def parse_yaml(text: str, what: str) -> Any:
 
 
 def _parse(text: str, what: str) -> Any:
-    """Read a text. Libyaml is ten times as fast; PyYAML's own parser says more of what it refuses."""
+    """Read a text. Libyaml is ten times as fast; PyYAML's own parser has better errors."""
     with suppress(yaml.YAMLError, UnicodeEncodeError):
         return _load(text, what, _FastLoader)
     return _load(text, what, _Loader)

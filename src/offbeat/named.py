@@ -1,4 +1,4 @@
-"""Functions of users by name, "module:function": how they are imported, and how their errors are told."""
+"""Functions of users by name, "module:function": their import, and errors in it."""
 
 import sys
 from collections.abc import Iterator

@@ -12,7 +12,7 @@ class Clock(Protocol):
         """Seconds since some moment; it never goes back, whatever is done to the computer's date."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after `seconds` seconds."""
 
 
 class SystemClock:
@@ -23,5 +23,5 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after `seconds` seconds."""
         await asyncio.sleep(seconds)

@@ -7,7 +7,7 @@ from time import monotonic
 from offbeat.net.address import network
 
 MOST, SECONDS = 20, 60.0
-"""Failed logins of one address within so many seconds, after which it waits."""
+"""Failed logins of one address within `SECONDS`, after which it waits."""
 ADDRESSES = 10_000
 """Addresses that are remembered; the one that was heard of least recently is forgotten first."""
 

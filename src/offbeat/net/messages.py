@@ -1,4 +1,4 @@
-"""What a server and a site say to each other, as values: no bytes, no sockets.
+"""Messages between a server and a site, as values: no bytes, no sockets.
 
 A site is one client of the federation: an institution, a device. It opens a connection with `Register`, is
 answered with `Registered` or `Rejected`, and then both may send at any time. Names of the site's messages
@@ -23,7 +23,7 @@ MOST_METRICS, LONGEST_METRIC = 32, 64
 
 
 LABELS_NEEDED = "the algorithm needs each site's number of samples by class: tell it"
-"""Why a site is rejected that has told no labels; one that may tell them comes again with them."""
+"""Why a site without labels is rejected; a site that may send them registers again with them."""
 
 
 def shorten(reason: str) -> str:
@@ -36,7 +36,7 @@ def shorten(reason: str) -> str:
 
 
 class Register(Struct, frozen=True):
-    """A site is there. Who it is, its credential says.
+    """A site registers. Its credential proves who it is.
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
     size of the run specification gives it), `labels` its numbers of samples of each class, told only to a
@@ -82,7 +82,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 class UpdateReady(Struct, frozen=True):
-    """The site has finished a task it was to hold, and keeps its update until it is told what to do."""
+    """The site has finished a task whose update it holds, and keeps it until it gets a decision."""
 
     task: TaskId
     steps: int
@@ -117,7 +117,7 @@ class TaskFailed(Struct, frozen=True):
 
 
 class EvaluationResult(Struct, frozen=True):
-    """What a site has found of a version on the `samples` that it holds out; NaN where a metric is undefined.
+    """A site's metrics of a version on the `samples` that it holds out; NaN where a metric is undefined.
 
     Without samples the evaluation came to nothing, and `reason` says why.
     """
@@ -135,9 +135,9 @@ class Leave(Struct, frozen=True):
 
 
 TaskReport = ModelRequest | UpdateReady | UpdateSubmission | TaskFailed
-"""What a site says about a task, which is its field `task`."""
+"""Messages of a site about a task, which is their field `task`."""
 FromHelper = UnmaskShare | UnmaskRefused
-"""What a helper of secure aggregation answers."""
+"""Answers of a helper of secure aggregation."""
 FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave | FromHelper
 
 # ---- from the server ----
@@ -159,7 +159,7 @@ class Registered(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """The site may not take part, or its last message was not accepted: `reason` says why.
+    """The site may not take part, or its last message was not accepted: `reason` has the cause.
 
     With `final` the conversation is over and trying again is of no use.
     """
@@ -197,7 +197,7 @@ class TaskRecall(Struct, frozen=True):
 
 
 class UploadGrant(Struct, frozen=True):
-    """Send the update that is held, within so many bits; None means all it takes."""
+    """Send the held update, within `bits` bits; None means all it takes."""
 
     task: TaskId
     bits: int | None = None
@@ -214,7 +214,7 @@ class TaskCancel(Struct, frozen=True):
 
 
 class UpdateAck(Struct, frozen=True):
-    """What became of a `UpdateSubmission`: `accepted` and durable at the server, or `reason` says why not.
+    """The outcome of a `UpdateSubmission`: `accepted` and durable at the server, or not, with `reason`.
 
     One that the server has already is accepted again.
     """
@@ -243,7 +243,7 @@ class RunFinished(Struct, frozen=True):
 
 
 TaskOrder = TaskAssignment | ModelResponse | TaskRecall | UploadGrant | TaskCancel | UpdateAck
-"""What the server says about a task, which is its field `task`."""
+"""Messages of the server about a task, which is their field `task`."""
 FromServer = (
     Registered
     | Rejected

@@ -52,7 +52,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the probe has found.
+    """The result of the probe.
 
     Attributes:
         steps: A step's name, and what was found there.
@@ -260,7 +260,7 @@ class _Probe:
         return UnreachableError("TLS", f"{where} {what}{signer} ({error.verify_message}): {todo}", usage=True)
 
     def _refused(self, error: Exception, after: bool = False) -> UnreachableError:
-        """The server has ended TLS: it has refused the site's certificate if it says so, or does so again.
+        """The error of a TLS handshake ended by the server, if it names the certificate or ends it again.
 
         Args:
             error: How it has ended.
@@ -384,7 +384,7 @@ def _common_name(name: x509.Name) -> str:
 
 
 def _expired(certificate: Path | None) -> str:
-    """What is wrong with the dates of a site's certificate; "" means nothing."""
+    """The problem with the dates of a site's certificate; "" means none."""
     if certificate is None:
         return ""
     try:

@@ -87,7 +87,7 @@ class SiteClient:
             self._worker.close()
 
     def _hello(self, labels: tuple[int, ...] | None = None) -> Register:
-        """What the site says of itself; the numbers of samples by class only once it knows the plan."""
+        """The site's registration; with the numbers of samples by class once the site knows the plan."""
         task = self._worker.task
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
@@ -150,7 +150,7 @@ class SiteClient:
                     self._worker.handle(message)
 
     async def _registered(self, channel: ClientChannel, message: Registered) -> None:
-        """The server has told its plan. Raises `UsageError` where the site does not take part in it."""
+        """Take the server's plan. Raises `UsageError` where the site does not take part in it."""
         if self._keep is not None and not message.shares_model:
             raise UsageError(_NOT_SHARED.format("the run does not share its model"))
         log.info("registered: client %d of run %s", message.client, message.run)

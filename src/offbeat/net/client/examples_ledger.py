@@ -1,4 +1,4 @@
-"""What a site's examples have spent, in all runs; in a file of the site's state.
+"""Ledger of the privacy that a site's examples have spent, in all runs; a file of the site's state.
 
 The steps of a task are charged, durably, before the first of them is made: a site that dies in a task has
 spent what the task may have spent. Batches and noise of a task follow from 32 fresh bytes, which are never
@@ -27,7 +27,7 @@ _SHARE = 20
 
 @dataclass(frozen=True)
 class ExamplesSpent:
-    """What the examples of a site have spent.
+    """Privacy spent by the examples of a site.
 
     Attributes:
         history: The steps that were charged.
@@ -41,7 +41,7 @@ class ExamplesSpent:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """What the file of a site's state says; None where there is none. Anybody may read it at any time.
+        """Read the file of a site's state; None where it is missing. It may be read at any time.
 
         Raises:
             DamageError: The file cannot be read.
@@ -63,7 +63,7 @@ class ExamplesSpent:
 
     @property
     def text(self) -> str:
-        """It in words; that takes a moment. Raises `UsageError` without Opacus."""
+        """The spending in words; computing it takes a moment. Raises `UsageError` without Opacus."""
         limit = "" if self.epsilon is None else f" of {self.epsilon:g}"
         spent = examples_epsilon(self.history, self.delta)
         return f"ε = {spent:.2f}{limit} (δ = {self.delta:g}; {self.steps} local steps)"
@@ -126,7 +126,7 @@ class ExamplesLedger:
         self.secret = os.urandom(32)
 
     def tell(self) -> None:
-        """Log what is spent, unless that would take more than a twentieth of the time since the last."""
+        """Log the spending, unless that would take more than a twentieth of the time since the last log."""
         begun = monotonic()
         if begun - self._told < _SHARE * self._took:
             return
@@ -141,6 +141,6 @@ class ExamplesLedger:
 
     @property
     def spent(self) -> ExamplesSpent:
-        """What is charged so far."""
+        """The charges so far."""
         history = [(noise, rate, steps) for (noise, rate), steps in self._steps.items()]
         return ExamplesSpent(history, self.options.epsilon, self.options.delta)

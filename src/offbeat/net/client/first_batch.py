@@ -28,7 +28,7 @@ _IGNORED = -100
 
 
 class DataError(UsageError):
-    """Data of a site that do not fit the run. The server is told `told`, which has nothing of the data."""
+    """Data of a site that do not fit the run. The server gets `told`, which has nothing of the data."""
 
     told = "the data of this site do not fit the run, which its own log says more of"
 

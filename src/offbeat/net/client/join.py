@@ -127,7 +127,7 @@ async def join(
 
 
 def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
-    """What takes the model: `target` if it is a function, else what writes a file of that name.
+    """The function that keeps the model: `target` if it is a function, else one that writes a file.
 
     Raises:
         UsageError: No such file can be written.

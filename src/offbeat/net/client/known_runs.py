@@ -41,7 +41,7 @@ class KnownCommittee(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, committee: Committee) -> "KnownCommittee":
-        """What is kept of a committee."""
+        """The part of a committee that is kept."""
         keys = {
             helper.name: ":".join(key.hex() for key in astuple(helper)[1:]) for helper in committee.helpers
         }
@@ -78,14 +78,14 @@ class KnownTask(msgspec.Struct, frozen=True):
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """What the site's operator has accepted by hand, and when."""
+    """Something that the site's operator has accepted by hand, and when."""
 
     at: str
     what: str
 
 
 class KnownRun(msgspec.Struct):
-    """What a site keeps of a run.
+    """The memory of a site about a run.
 
     Attributes:
         privacy: The options of privacy that hold, as plain JSON. None means that there are none; empty ones,
@@ -130,7 +130,7 @@ class KnownRuns:
     # ---- what a run has promised ----
 
     def check_plan(self, run: str, offered: Privacy | None, allowed: Collection[str] = ()) -> None:
-        """Note a run's options of privacy, durably; refuse those that fall short of what it has promised.
+        """Note a run's options of privacy, durably; refuse those that fall short of its promises.
 
         Args:
             run: The run's name.
@@ -163,7 +163,7 @@ class KnownRuns:
         self._write()
 
     def check_committee(self, run: str, committee: Committee, *, allowed: bool) -> None:
-        """Note the keys of a run's helpers, durably; refuse others than it has told at first.
+        """Note the keys of a run's helpers, durably; refuse others than the first ones.
 
         Args:
             run: The run's name, whose plan was checked.
@@ -184,7 +184,7 @@ class KnownRuns:
         self._write()
 
     def _accept(self, run: str, known_run: KnownRun, what: str, document: Any) -> None:
-        """Note that the operator accepts something. Raises `UsageError`, which says how, where not."""
+        """Note that the operator accepts something. Raises `UsageError`, which explains how, where not."""
         text = json.dumps([run, len(known_run.accepted), document], sort_keys=True)
         code = sha256(text.encode()).hexdigest()[:_CODE]
         if code not in self.accepted:

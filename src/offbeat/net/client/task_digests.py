@@ -1,4 +1,4 @@
-"""What a private task was asked for, and what came of it, each as a digest that a site keeps."""
+"""Digests of a private task's order and of its result, which a site keeps."""
 
 import json
 from collections.abc import Mapping

@@ -104,7 +104,7 @@ class Worker:
     # ---- messages of the server ----
 
     async def prepare(self, message: Registered) -> None:
-        """A server has told its plan: can the site take part? Nothing is sent.
+        """Check whether the site can take part in the server's plan. Nothing is sent.
 
         Raises:
             UsageError: The plan does not fit the site, or offers less privacy than the run has promised.
@@ -128,7 +128,7 @@ class Worker:
         return self._context is not None and self._context.may_need_labels
 
     def resume(self, send: Callable[[FromSite], None]) -> None:
-        """The site takes part in this connection: send what is finished, and what is asked for."""
+        """Take part in this connection: send the pending update, and the open request for a model."""
         self._send = send
         self._send_pending()
         if self._current is not None and self._current.asking:
@@ -308,10 +308,10 @@ class Worker:
 
 
 def _drop(_: FromSite) -> None:
-    """There is no connection: what the site holds is sent in the next one."""
+    """Drop a message without a connection: the pending update is sent in the next one."""
 
 
 def _told_to_server(error: Exception) -> str:
-    """What the server of a run without privacy hears of an error; of one about data only its `told`."""
+    """The report of an error to the server of a run without privacy; of data errors only their `told`."""
     text = getattr(error, "told", None) or " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"

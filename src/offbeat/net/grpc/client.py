@@ -129,7 +129,7 @@ def _channel(
 
 
 async def _broken(call: Call) -> ChannelClosedError:
-    """The end of a call that is over; its status may wait for messages that nobody reads."""
+    """The error of a call that is over; its status may wait for messages that are never read."""
     try:
         async with asyncio.timeout(1.0):
             code, details = await call.code(), await call.details()

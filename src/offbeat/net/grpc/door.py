@@ -21,7 +21,7 @@ from offbeat.net.refusal_log import RefusalLog
 Peer = tuple[str, int]
 """Address and port of the other end."""
 SHARE = 4
-"""One address may have one in so many of the connections, without a credential."""
+"""One address may have one in `SHARE` of the connections, without a credential."""
 _PAUSE = 1.0  # s between two looks, at most
 _LOG = logging.getLogger("offbeat.net")
 
@@ -64,7 +64,7 @@ class Door:
             self.look(connections(port), asyncio.get_running_loop().time())
 
     def look(self, connections: Mapping[Peer, int], now: float) -> None:
-        """Close what has had no credential for too long, and what is too much: of one address, or of all.
+        """Close connections that lack a credential for too long, and those beyond a limit.
 
         Args:
             connections: The connections, and their descriptors.
@@ -92,7 +92,7 @@ class Door:
         self._warn_when_full(len(connections))
 
     def _warn_when_full(self, found: int) -> None:
-        """gRPC refuses what is beyond the limit at once, and does not tell whom, or how many."""
+        """Warn that gRPC refuses connections beyond the limit at once, without a report."""
         full = found >= self.most
         if full and not self._full:
             _LOG.warning(

@@ -57,7 +57,7 @@ ServerConnection = Connection[FromServer, FromSite]
 RunningConnection = tuple[ServerConnection, asyncio.Task[None]]
 """A connection, and the task that runs its handler."""
 SOCKET_MODE = 0o660
-"""Who may connect to a Unix socket: its owner and its group, such as that of a proxy."""
+"""Mode of a Unix socket: its owner and its group, such as that of a proxy, may connect."""
 # Streams on one HTTP/2 connection. An honest site has one, and a second while it reconnects.
 _STREAMS = 8
 
@@ -290,7 +290,7 @@ async def _send_at_once(stream: GrpcStream) -> None:
 
 
 async def _reject(stream: GrpcStream, ending: CloseReason, seconds: float) -> None:
-    """Send what is wrong as a last message too: a peer that is still sending can lose the status."""
+    """Send the reason as a last message too: a peer that is still sending can lose the status."""
     last = MessageWriter()
     last.put(Rejected(ending.reason, _status(ending) in FINAL))
     with suppress(TimeoutError, ChannelClosedError):
@@ -309,7 +309,7 @@ def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
 
 
 def check_free(address: str) -> None:
-    """Raises `UsageError` if nobody could listen there; gRPC would print lines of its own."""
+    """Raises `UsageError` if the address cannot be listened on; gRPC would print lines of its own."""
     if (path := socket_path(address)) is not None:
         _check_socket(address, Path(path))
         return
@@ -386,7 +386,7 @@ def _metadata(context: Context) -> dict[str, str]:
 
 
 def _forwarded_host(context: Context) -> str:
-    """The address of the site as the proxy before this server tells it: the last one; "" if it tells none."""
+    """The address of the site from the proxy before this server: the last one; "" without one."""
     told = [value for key, value in context.invocation_metadata() or () if key == FORWARDED_KEY]
     host = str(told[-1]).rpartition(",")[2].strip() if told else ""
     try:

@@ -10,7 +10,7 @@ from offbeat.net.transport import ChannelClosedError
 Call = aio.StreamStreamCall[bytes, bytes]
 Context = aio.ServicerContext[bytes, bytes]
 BROKEN = (aio.AioRpcError, aio.BaseError, aio.InternalError, aio.UsageError, asyncio.InvalidStateError)
-"""What gRPC raises for a call that is over."""
+"""Errors that gRPC raises for a call that is over."""
 
 
 class GrpcStream:

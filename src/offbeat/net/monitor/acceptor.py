@@ -1,4 +1,4 @@
-"""Accepts the page's connections: not more than so many, in all and of one address.
+"""Accepts the page's connections, up to a limit in all and for each address.
 
 Where there is no room, the oldest connection makes it whose requests were not admitted yet, so that a flood
 of connections does not keep out somebody who sends a request at once.
@@ -18,7 +18,7 @@ from offbeat.net.refusal_log import RefusalLog
 DEADLINE = 10.0
 """Seconds from a connection to a request that is admitted."""
 SHARE = 4
-"""One address may have one in so many of the connections, before its requests are admitted."""
+"""One address may have one in `SHARE` of the connections, before its requests are admitted."""
 _AT_ONCE = 16  # connections that are accepted before the event loop does anything else
 _PAUSE = 0.1  # s after the system could not accept
 Peer = tuple[Any, ...]

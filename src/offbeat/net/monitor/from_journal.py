@@ -105,7 +105,7 @@ class JournalView:
         return HelpersView(text if waiting is None else f"{text}; release {waiting} waits", None, waiting)
 
     def _privacy(self) -> Mapping[str, float] | None:
-        """What has been spent; the clients that left for it are those of the journal's last release."""
+        """Privacy spent; the clients that left for it are those of the journal's last release."""
         return None if self.ledger is None else {**self.ledger.summary(), "spent": self.spent}
 
     def snapshot(self, last: Metric | None = None) -> Snapshot:

@@ -185,7 +185,7 @@ def make_app(watched: Watched, listen: MonitorAddress, refusals: RefusalLog | No
 
 
 def _guard(listen: MonitorAddress) -> Any:
-    """Refuse what is not for this page, and put the security headers on every answer."""
+    """Refuse requests that are not for this page, and put the security headers on every answer."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:

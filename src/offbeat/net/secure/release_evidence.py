@@ -1,4 +1,4 @@
-"""What the releases of a secure run show of its helpers and sites, and who does not take part any more.
+"""Evidence from the releases of a secure run on its helpers and sites, and who is excluded by it.
 
 All of it follows from the journal, so a server that is started again knows the same.
 """
@@ -18,7 +18,7 @@ UNOPENED = 3
 
 
 class ReleaseEvidence:
-    """Counts what is to be blamed on a helper or a site.
+    """Counts faults of helpers and sites.
 
     Args:
         fewest: Fewest clients of a release.
@@ -102,7 +102,7 @@ class ReleaseEvidence:
             self.sent_away.setdefault(client, SecureRefusal.NOT_OPENED.format(**told))
 
     def left(self, present: Collection[ClientId]) -> None:
-        """A site has left: nobody stays aside if too few are left.
+        """A site has left: bring back the sites that are aside if too few are left.
 
         Args:
             present: The clients that are there.

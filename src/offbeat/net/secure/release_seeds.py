@@ -224,7 +224,7 @@ class NoSecrets:
         return {}
 
     def add(self, seeds: Iterable[ReleaseSeed], sums: Iterable[ReleaseSum] = ()) -> None:
-        """Nothing is drawn or told in such a run."""
+        """Do nothing: such a run draws no seeds."""
 
     def forget(self) -> None:
         """Nothing is there."""
@@ -251,6 +251,6 @@ def open_secrets(directory: Path, release: Release) -> SecretsFile | NoSecrets:
 
 
 def delete_secrets(directory: Path) -> None:
-    """Delete what is left of the secrets of a run that has ended."""
+    """Delete the remaining secrets of a run that has ended."""
     with suppress(OSError):
         (directory / SECRETS).unlink(missing_ok=True)

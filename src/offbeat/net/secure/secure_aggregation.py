@@ -118,7 +118,7 @@ class SecureAggregation:
 
     @property
     def status(self) -> str:
-        """The helpers and what is waited for, in one line."""
+        """The helpers and the state of the release, in one line."""
         line = f"helpers: {', '.join(map(self._standing, self.names))}"
         if not self.ready:
             return f"{line}; the committee is formed when all are there"
@@ -199,7 +199,7 @@ class SecureAggregation:
         return self.committee
 
     def registered(self, name: str, message: Registered) -> Registered:
-        """What somebody is told that registers, with the names of the helpers as they are now."""
+        """The answer to a registration, with the present names of the helpers."""
         privacy = message.plan["privacy"]
         secure = {**privacy["secure"], "helpers": list(self.names)}
         return replace(message, plan={**message.plan, "privacy": {**privacy, "secure": secure}}, site=name)
@@ -304,7 +304,7 @@ class SecureAggregation:
     # ---- helpers ----
 
     def choose(self, name: str, *, helper: T, site: T) -> T:
-        """What is meant for a helper, or what is meant for a site: whichever of them has this name."""
+        """The value for a helper or the value for a site: whichever of them has this name."""
         return helper if name in self.names else site
 
     def receive(self, now: float, name: str, message: FromSite, registered: Registered) -> None:
@@ -595,7 +595,7 @@ class SecureAggregation:
 
     @property
     def _who_spoils(self) -> str:
-        """Who may have spoiled a sum, in words."""
+        """The clients that may have spoiled a sum, in words."""
         if self.committee is not None and self.committee.votes:
             return "one of the sites"
         return f"one of the sites or of the helpers {', '.join(self.names)}"

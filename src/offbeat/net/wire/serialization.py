@@ -68,7 +68,7 @@ class OutgoingMessage:
 
 
 def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
-    """The envelope and body of a message; `known` is the layout that the peer has been told.
+    """The envelope and body of a message; `known` is the layout that the peer has received before.
 
     Raises `ValueError` for a number outside the range of the protocol, such as one below 0, and `TypeError`
     for a value that is not a message.
