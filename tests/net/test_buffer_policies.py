@@ -1,7 +1,6 @@
 """Running statistics that stay at sites which are killed and come back, and a server that has none."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from offbeat.runs.files import read_tensors
 from offbeat.testing.network import MemoryNetwork
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import Play, coordinator_of, rows_of
-from tests.net.support import Shares, hurry, run_spec, serve, shares_of_digits, terms_of, torch_left_alone
+from tests.net.support import Shares, run_spec, serve, terms_of
 from tests.sampling import thorough
 
 UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
@@ -46,18 +45,10 @@ def module(*_: Any) -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def models_with_buffers(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No model of the registry has BatchNorm: here they all are one that has."""
     monkeypatch.setattr("offbeat.models.registry.build", module)
-    hurry(monkeypatch)
-    with torch_left_alone():
-        torch.set_num_threads(1)
-        yield
-
-
-@pytest.fixture(scope="module")
-def digits() -> Shares:
-    return shares_of_digits(SITES, samples=400, test_samples=200)
+    torch.set_num_threads(1)
 
 
 def composed(name: str, policy: Buffers, **options: Any) -> ob.Algorithm:

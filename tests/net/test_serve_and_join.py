@@ -28,7 +28,7 @@ from offbeat.net.transport import OnChannel
 from offbeat.sim.replay import replay
 from offbeat.testing.network import Faults, MemoryNetwork
 from tests.ended import ended_files
-from tests.net.support import Shares, Terms, serve, shares_of_digits, terms_of
+from tests.net.support import Shares, Terms, serve, terms_of
 from tests.sampling import thorough
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -42,11 +42,6 @@ TERMS = terms_of(clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=o
 def where_it_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the coordinator runs: the models here are small, and with -1 none is."""
     monkeypatch.setattr("offbeat.net.server.service.SMALL", request.param)
-
-
-@pytest.fixture(scope="module")
-def digits() -> Shares:
-    return shares_of_digits(SITES, samples=400, test_samples=200)
 
 
 async def federation(

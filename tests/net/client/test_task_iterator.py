@@ -38,12 +38,10 @@ from tests.conformance.test_same_everywhere import OPTIONS
 from tests.net.support import (
     LIMITS,
     Shares,
-    hurry,
     run_spec,
     serve,
     shares_of_digits,
     terms_of,
-    torch_left_alone,
 )
 from tests.sampling import thorough
 
@@ -56,10 +54,9 @@ def net() -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
+def no_thread_left(here: None) -> Iterator[None]:
+    """The thread of the network has ended with its test."""
+    yield
     assert not [thread for thread in threads() if thread.name == "offbeat-network"]
 
 
