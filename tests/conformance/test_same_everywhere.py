@@ -10,7 +10,6 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -26,6 +25,7 @@ from offbeat.core.learner import LocalTask, MergePoint, TaskInputs
 from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
 from offbeat.world.channel import Trace
+from tests.digits import equal_digits
 from tests.options import options_of
 from tests.sampling import mostly_thorough
 
@@ -62,9 +62,9 @@ def module() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def learner() -> ob.TorchLearner:
-    source = ob.load("digits", samples=200, test_samples=20)
-    data = ob.federate(source, None, np.array_split(np.arange(200), 5))
-    return ob.TorchLearner(module, data, ob.Training(lr=0.1, batch_size=20))
+    return ob.TorchLearner(
+        module, equal_digits(5, samples=200, test_samples=20), ob.Training(lr=0.1, batch_size=20)
+    )
 
 
 Said = list[tuple[float, Any]]
