@@ -109,7 +109,7 @@ class Mixing(Aggregator):
     requires = frozenset({Feature.SINGLE_UPDATES})
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
-        """Mix the updates in one by one: of each, what the later ones leave of it remains."""
+        """Mix the updates in one by one; later ones reduce the weight of earlier ones."""
         weights: list[float] = []
         for update in updates:
             alpha = self.alpha * self.staleness(update.task.staleness)

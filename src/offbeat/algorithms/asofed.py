@@ -181,11 +181,11 @@ class DelayScaled(ScheduleWrapper):
     unit: DelayUnit = 1.0
 
     def initial(self) -> Delays:
-        """No delay measured yet."""
+        """No delay is measured yet."""
         return Delays(self.inner.initial())
 
     def on(self, event: Event, state: Delays, view: View) -> Iterator[Command]:
-        """Measure an arrival; scale what the schedule inside starts."""
+        """Measure an arrival; scale the tasks that the schedule inside starts."""
         if isinstance(event, Arrived):
             client, took = event.client, view.now - view.task(event.task).started
             state.tasks[client] = state.tasks.get(client, 0) + 1

@@ -107,7 +107,7 @@ def _inside(member: Any) -> list[Any]:
 
 
 def _conditions(member: Any, algorithm: Algorithm) -> str:
-    """For what a part can be exchanged, as its own needs and those of the others have it."""
+    """Conditions under which a part can be exchanged, by its own requirements and those of the others."""
     three = (algorithm.schedule, algorithm.aggregator, unwrap_buffers(algorithm.objective))
     others = [p for p in three if p is not member]
     kind = next((_name(c) for c in _CONTRACTS if c in type(member).__mro__), "part")

@@ -40,7 +40,7 @@ class Factory(Generic[P]):
         self.__dict__.update((name, getattr(self.make, name)) for name in _OF_A_FUNCTION)
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
-        """Itself. What has `__get__` is a routine for `pydoc`, which shows the signature of a routine."""
+        """The factory itself. `pydoc` takes what has `__get__` for a routine and shows its signature."""
         return self
 
     def __repr__(self) -> str:

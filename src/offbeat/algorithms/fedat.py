@@ -99,11 +99,11 @@ class Tiers(Schedule):
     provides = frozenset({Feature.TIERS})
 
     def initial(self) -> Tiering:
-        """No speed known, no tier."""
+        """No speed is known, and no tier."""
         return Tiering()
 
     def on(self, event: Event, state: Tiering, view: View) -> Iterator[Command]:
-        """Measure who is new; collect the rounds' updates; close the rounds that are over."""
+        """Measure new clients; collect the rounds' updates; close the rounds that are over."""
         match event:
             case Begin():
                 state.started = view.now

@@ -104,7 +104,7 @@ class CompassSchedule(Schedule):
         return self.times.resolution
 
     def initial(self) -> Compass:
-        """No speed known, no group."""
+        """No speed is known, and no group."""
         return Compass()
 
     def on(self, event: Event, state: Compass, view: View) -> Iterator[Command]:
@@ -161,7 +161,7 @@ class CompassSchedule(Schedule):
             yield from self._stop_waiting(client, group, state, view)
 
     def _stop_waiting(self, client: ClientId, group: Group, state: Compass, view: View) -> Iterator[Command]:
-        """A group whose last expected client this was ends, and those who arrived are aggregated."""
+        """End a group whose last expected client this was, and aggregate the clients that have arrived."""
         group.expected.discard(client)
         if group.expected:
             return

@@ -63,11 +63,11 @@ class Bounded(Schedule):
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """To recall, clients that can be recalled."""
+        """Clients that can be recalled, if the schedule recalls them."""
         return frozenset({Feature.RECALL}) if self.urgent else NONE
 
     def initial(self) -> list[TaskId]:
-        """No update is here."""
+        """No update has arrived."""
         return []
 
     def on(self, event: Event, state: list[TaskId], view: View) -> Iterator[Command]:

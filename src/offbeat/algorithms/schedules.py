@@ -43,7 +43,7 @@ class Rounds(Schedule):
         return self.concurrency
 
     def initial(self) -> Round:
-        """No round yet."""
+        """No round has begun."""
         return Round()
 
     def on(self, event: Event, state: Round, view: View) -> Iterator[Command]:

@@ -440,7 +440,7 @@ class Algorithm:
 
 
 def check_layout(algorithm: Algorithm, layout: Layout) -> None:
-    """Check that an aggregator that bounds what a client can do sees all that clients send.
+    """Check that an aggregator that bounds a client's influence sees all that clients send.
 
     Raises:
         UsageError: The clients' floating buffers go past it.

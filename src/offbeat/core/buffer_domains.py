@@ -83,7 +83,7 @@ class BufferDomains:
 
 
 class AnyBuffers:
-    """No domains: runs that were begun without them go on so."""
+    """Buffers without domains, for runs that were begun without them."""
 
     def check(self, base: Model, steps: int, result: LocalResult) -> str | None:
         """Every update is taken."""

@@ -129,7 +129,7 @@ class UpdateGuardRule1:
         return refused
 
     def take_condemned(self) -> Collection[TaskId]:
-        """No update is judged a second time."""
+        """Under this rule no update is judged a second time."""
         return ()
 
     def check_step(

@@ -157,7 +157,7 @@ class ClientEvaluator(Protocol):
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
     ) -> tuple[int, Metrics]:
-        """Evaluate a model on what a client holds out; changes nothing.
+        """Evaluate a model on a client's held-out samples; changes nothing.
 
         Args:
             model: A global model.
@@ -240,7 +240,7 @@ class NoTraining:
 
     @property
     def root_samples(self) -> int:
-        """One sample of root data, which no training looks at."""
+        """A sample of root data, for a learner that does not look at its data."""
         return 1
 
     def train_root(self, model: Model, version: Version, seed: int, steps: int) -> Tensor:

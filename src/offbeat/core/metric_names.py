@@ -17,7 +17,7 @@ CLIENTS = "clients."
 """Start of the names of metrics of the clients' own evaluations."""
 WORST, UNDEFINED = "worst", "undefined"
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
-"""Shares of the clients below the quantiles, by what these are called after a metric's name and a dot."""
+"""Shares of the clients below the quantiles, by their suffix to a metric's name."""
 CLIENT_COUNT = CLIENTS + "count"
 """Number of clients that have evaluated."""
 

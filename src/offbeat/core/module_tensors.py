@@ -86,7 +86,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def without_prefixes(name: str) -> str:
-    """A name in a file without what looks like a wrapper's prefix, at any depth."""
+    """A name in a file without parts that look like a wrapper's prefix, at any depth."""
     return ".".join(part for part in name.split(".") if part not in _PREFIXES)
 
 

@@ -104,7 +104,7 @@ class Periodic(Schedule):
         return 1
 
     def initial(self) -> Triggering:
-        """No trigger yet."""
+        """No trigger is set yet."""
         return Triggering()
 
     def on(self, event: Event, state: Triggering, view: View) -> Iterator[Command]:

@@ -52,7 +52,7 @@ class MixedRounds(Schedule):
         return 1
 
     def initial(self) -> MixedRound:
-        """No round yet."""
+        """No round has begun."""
         return MixedRound()
 
     def on(self, event: Event, state: MixedRound, view: View) -> Iterator[Command]:

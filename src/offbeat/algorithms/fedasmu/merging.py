@@ -62,7 +62,7 @@ class FreshMerge(ObjectiveWrapper):
 
     @property
     def metric_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """β is in [0, 1]; a reward beyond ±10⁶ would end what the selector of all clients has learned."""
+        """β is in [0, 1]; a reward beyond ±10⁶ would spoil the selector of all clients."""
         return {**self.inner.metric_ranges, "beta": (0.0, 1.0), "reward": (-1e6, 1e6)}
 
     def begin(self, run: LocalRun) -> None:

@@ -227,7 +227,7 @@ class RequestFreshModel(ScheduleWrapper):
         return RequestState(self.inner.initial(), self.selector.initial())
 
     def on(self, event: Event, state: RequestState, view: View) -> Iterator[Command]:
-        """Add requests to the wrapped schedule's tasks, answer them, and learn from what came of them."""
+        """Add requests to the wrapped schedule's tasks, answer them, and learn from their rewards."""
         match event:
             case Arrived():
                 self._learn(event, state)

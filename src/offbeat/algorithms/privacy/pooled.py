@@ -102,7 +102,7 @@ class Pooled(ScheduleWrapper):
         )
 
     def _pool(self, command: Aggregate, state: Pools, view: View) -> Iterator[Command]:
-        """Pool what the schedule inside aggregates, then release all that may be."""
+        """Pool the updates that the schedule inside aggregates, then release as many as allowed."""
         assert state.full is not None
         tasks = [view.task(task) for task in command.tasks]
         importances = self.sums.importances(tasks, state.full, command.note)
@@ -119,7 +119,7 @@ class Pooled(ScheduleWrapper):
     def _release(
         self, command: Aggregate, pool: list[PooledUpdate], full: FullWeight, view: View
     ) -> Generator[Command, None, bool]:
-        """Release what may be; whether anything was."""
+        """Release as many updates as allowed; returns whether any were released."""
         released = False
         while (batch := self._choose(pool)) and not (released and len(batch) < self.largest_aggregation):
             released = True
@@ -139,7 +139,7 @@ class Pooled(ScheduleWrapper):
         return released
 
     def _keep_newest(self, pool: list[PooledUpdate]) -> Iterator[Command]:
-        """Drop what waits of a client beside its newest update, the one of its last task."""
+        """Drop a client's pooled updates except its newest, that of its last task."""
         newest = {own.client: own for own in sorted(pool, key=lambda own: own.task)}
         for own in list(pool):
             if own is not newest[own.client]:

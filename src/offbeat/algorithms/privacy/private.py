@@ -39,7 +39,7 @@ def without_privacy(algorithm: Algorithm) -> Algorithm:
 
 
 def complete_privacy(privacy: Privacy, algorithm: Algorithm, clients: int) -> Privacy:
-    """The options with what follows from the algorithm and the number of clients.
+    """The options, completed from the algorithm and the number of clients.
 
     Raises:
         UsageError: The algorithm or its options cannot be used with privacy.
@@ -96,7 +96,7 @@ def check_buffers(algorithm: Algorithm, layout: Layout) -> None:
 
 
 def check_client_metrics(privacy: Privacy, until: Until, every: Every) -> None:
-    """Raises `UsageError` where, with noise, what clients find ends the run or chooses a model."""
+    """Raises `UsageError` where, with noise, metrics of clients end the run or choose a model."""
     if privacy.noise is None:
         return
     kept = {} if every.keep_best is None else {every.keep_best: f"evaluate.keep_best = {every.keep_best!r}"}

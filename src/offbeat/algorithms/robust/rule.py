@@ -129,5 +129,5 @@ class WeighingRule(Rule, Protocol):
 
 
 def parameters(x: Sequence[Tensor], layout: Layout) -> list[Tensor]:
-    """The parameters of each vector, without floating buffers: what norms and distances are of."""
+    """The parameters of each vector, without floating buffers: norms and distances are of parameters."""
     return [head(x_i, layout.parameters) for x_i in x]

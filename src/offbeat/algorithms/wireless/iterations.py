@@ -89,7 +89,7 @@ class RadioIterations(Schedule):
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """A channel, and what the policy goes by."""
+        """A channel, and the features that the policy needs."""
         own = {Feature.LABELS: self.policy.needs_labels, Feature.NORMS: self.policy.needs_norms}
         return frozenset({Feature.RADIO, *(feature for feature, needed in own.items() if needed)})
 
@@ -103,7 +103,7 @@ class RadioIterations(Schedule):
         return Iterations()
 
     def on(self, event: Event, state: Iterations, view: View) -> Iterator[Command]:
-        """Keep count of who is ready, and take an iteration from its tick to the new model."""
+        """Count the ready clients, and take an iteration from its tick to the new model."""
         match event:
             case Begin():
                 yield from self._train(view.fleet.idle(), state, view)

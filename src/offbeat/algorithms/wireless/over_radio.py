@@ -38,7 +38,7 @@ class UploadSlots:
 
 @dataclass
 class OnAir:
-    """The wrapped schedule's state, and who waits for a measurement."""
+    """The wrapped schedule's state, and the clients that wait for a measurement."""
 
     inner: Any
     waiting: list[ClientId] = field(default_factory=list)
@@ -58,7 +58,7 @@ class OverRadio(ScheduleWrapper):
         return OnAir(self.inner.initial())
 
     def on(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
-        """Measure the channel of who is ready, let it upload; everything else is the schedule's."""
+        """Measure the channel of ready clients and let them upload; pass everything else to the schedule."""
         match event:
             case Ready():
                 state.waiting.append(event.client)
