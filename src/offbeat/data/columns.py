@@ -27,7 +27,7 @@ def is_series(value: Any) -> bool:
 
 
 def is_groupby(value: Any) -> bool:
-    """Whether it is what pandas's `frame.groupby(column)` gives."""
+    """Whether it is the result of pandas's `frame.groupby(column)`."""
     return hasattr(value, "groups") and hasattr(value, "indices") and hasattr(value, "ngroups")
 
 

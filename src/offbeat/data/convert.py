@@ -16,7 +16,7 @@ from offbeat.data.leaf import is_leaf, samples_by_user
 
 
 def as_samples(data: Any, label: str | None = None) -> Samples:
-    """Wrap what users have as a collection of samples.
+    """Wrap a user's data as a collection of samples.
 
     Args:
         data: A collection already; a tensor or an array (x without targets); a pair (x, y) of tensors,

@@ -1,4 +1,4 @@
-"""Collections of samples: what a learner can cut into batches.
+"""Collections of samples, from which a learner gathers batches.
 
 A collection has a length and makes a batch of the samples at given rows. `Dataset` holds tensors, of which a
 batch is one indexed copy; `MapDataset` wraps any map-style dataset. A batch is what the collection gives:
@@ -124,7 +124,7 @@ class Dataset:
         return x if self.y is None else (x, self.y.index_select(0, rows))
 
     def to(self, device: str) -> "Dataset":
-        """This dataset with its tensors on a device; itself, where they are there."""
+        """The dataset with its tensors on a device; the same object if they are there already."""
         if all(part.device == torch.device(device) for _, part in self._parts()):
             return self
         x = (

@@ -1,4 +1,4 @@
-"""One task as a training loop of the user's own sees it: a model comes, steps are done, an update goes."""
+"""A task as a user's own training loop sees it: a model, steps, an update."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -24,11 +24,11 @@ from offbeat.local.seeding import seed_layers
 
 T = TypeVar("T")
 OWN = "loop."
-"""Start of the names, in a client's state, of what a loop itself keeps there."""
+"""Start of the names, in a client's state, of tensors that a loop itself keeps there."""
 
 
 class ClientTask:
-    """One task of one client, for a training loop that is not Offbeat's.
+    """A task of one client, for a training loop that is not Offbeat's.
 
     The loop takes the model (`load_into`, or `arrays` with or without `bind`), does a step of any kind for
     each item of `steps`, and hands in what it trained with `submit`. What the algorithm adds to a local step
@@ -95,7 +95,7 @@ class ClientTask:
 
     @property
     def recalled(self) -> bool:
-        """Whether the task has ended early, because the server wants what there is."""
+        """Whether the task has ended early, because the server wants its update now."""
         return self._recalled
 
     @property
@@ -206,7 +206,7 @@ class ClientTask:
             check_called(self._objective, self._called, merged=self._adapts)
 
     def penalized(self, loss: Tensor) -> Tensor:
-        """The loss to differentiate: the batch's with what the algorithm adds, as MOON does.
+        """The loss to differentiate: the batch's loss with the term that the algorithm adds, as MOON does.
 
         Called once a step. The mean of the losses is the task's metric "loss".
 
@@ -253,7 +253,7 @@ class ClientTask:
         metrics: Mapping[str, float] | None = None,
         lr: float | None = None,
     ) -> None:
-        """Hand in what the loop has trained; once in a task, after its last step.
+        """Hand in the trained weights; once in a task, after its last step.
 
         Args:
             trained: The model's tensors or arrays, by name or in the order of `arrays`. None means what is in

@@ -25,7 +25,7 @@ _BESIDE = ("device", "channels_last", "evaluation_batch_size")
 
 @dataclass(frozen=True)
 class LearnerDescription:
-    """A learner in plain values; a name that begins with ":" is of what cannot be imported by name.
+    """A learner in plain values; a name that begins with ":" belongs to an object that cannot be imported.
 
     Attributes:
         model: The model's specification.

@@ -76,7 +76,7 @@ def unreadable(error: UnreadableSampleError, whose: str, name: Callable[[int], s
 
 @contextmanager
 def reading(whose: str, name: Callable[[int], str]) -> Iterator[None]:
-    """Raise what a user's dataset raises as an error that names whose data they are, and the sample."""
+    """Raise an error of a user's dataset as one that names the sample and its client."""
     try:
         yield
     except UnreadableSampleError as error:
@@ -130,7 +130,7 @@ def first_not_finite(samples: Samples, rows: Tensor) -> int | None:
 
 
 def check_arguments(module: Any, data: Any, functions: Mapping[str, Any], personal: Any) -> None:
-    """Check what a learner is given. Raises `UsageError` for the first argument of another kind."""
+    """Check a learner's arguments. Raises `UsageError` for the first argument of another kind."""
     if not isinstance(data, FederatedData):
         raise UsageError(
             f"data = a {type(data).__name__} is not allowed: divide it among clients, by offbeat.federate"

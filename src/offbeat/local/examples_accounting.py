@@ -1,4 +1,4 @@
-"""ε of subsampled Gaussian steps: two accountants of Opacus, which share what a step of one kind costs.
+"""ε of subsampled Gaussian steps: two accountants of Opacus, with one cache of the steps of each kind.
 
 Opacus finds the Rényi divergences of one step anew for each number of steps, which takes most of the time of
 an ε. Here those of each noise and probability are found once. The figures are those of Opacus's own

@@ -92,7 +92,7 @@ class GradientFlow:
             )
 
     def end(self, whose: str, rate: float, *, moved: bool) -> None:
-        """Say what of the module is not trained.
+        """Report the parts of the module that are not trained.
 
         Args:
             whose: What was trained, such as "client 3, task 0".

@@ -201,7 +201,7 @@ class LoopLearner:
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
     ) -> tuple[int, Metrics]:
-        """Evaluate a global model on what a client holds out: number of samples, and the metrics."""
+        """Evaluate a global model on a client's held-out samples: number of samples, and the metrics."""
         samples = self.held_out(client)
         if self._evaluate_client is None or not samples:
             return 0, {}

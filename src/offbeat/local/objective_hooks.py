@@ -68,7 +68,7 @@ def check_reach(objective: Objective, *, reachable: bool, is_module: bool) -> No
 
 
 def check_called(objective: Objective, called: Container[str], *, merged: bool) -> None:
-    """Check, after a step, that the loop has called what the objective needs in it.
+    """Check, after a step, that the loop has called the handles that the objective needs in it.
 
     Args:
         objective: The objective.

@@ -65,7 +65,7 @@ class Session:
 
 
 def checkpoint(session: Session) -> Tensors:
-    """Copy to the CPU all that the steps so far have changed; what a task begins with is not in it."""
+    """Copy to the CPU all tensors that the steps so far have changed; the task's inputs are not in it."""
     found = {"total": session.total, "random": torch.get_rng_state(), **_parts(session)}
     found["factors"] = torch.tensor(session.factors, dtype=torch.float64)
     if session.scaler is not None:

@@ -1,4 +1,4 @@
-"""The local steps of a task: gradients of a batch, what the objective changes in them, an optimizer step."""
+"""The local steps of a task: gradients of a batch, the objective's changes to them, an optimizer step."""
 
 from collections.abc import Iterator
 

@@ -505,7 +505,7 @@ class TorchLearner:
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
     ) -> tuple[int, Metrics]:
-        """Evaluate a model on what a client holds out, with the client's own tensors.
+        """Evaluate a model on a client's held-out samples, with the client's own tensors.
 
         Args:
             model: A global model.
@@ -595,7 +595,7 @@ class TorchLearner:
         return self._ready
 
     def _trainable(self, module: nn.Module) -> nn.Module:
-        """A module to train: a copy, or what the function has made where that cannot be copied.
+        """A module to train: a copy, or a new one from the function where it cannot be copied.
 
         Raises:
             UsageError: It cannot be copied, and the function gives the same tensors each time.

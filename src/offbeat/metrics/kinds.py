@@ -34,7 +34,7 @@ ClassDim = Literal[1, -1]
 
 
 class PredictionKind(StrEnum):
-    """Kind of a prediction: what one score and one target mean."""
+    """Kind of a prediction: the meaning of one score and one target."""
 
     BINARY = "binary"
     MULTICLASS = "multi-class"

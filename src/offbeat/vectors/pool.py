@@ -55,7 +55,7 @@ class VectorPool:
         return torch.empty(size, dtype=dtype)
 
     def _freed(self, base: Tensor) -> None:
-        """Keep a vector's memory, and let go what was spare for longest where that is too much."""
+        """Keep a vector's memory, and free the oldest spare vectors beyond the limit."""
         spare_bytes = base.nbytes + sum(spare.nbytes for spare in tuple(self._spare))
         while spare_bytes > SPARE_BYTES:
             try:
@@ -66,4 +66,4 @@ class VectorPool:
 
 
 POOL = VectorPool()
-"""Those of this process: what one part of it has freed, another uses."""
+"""The pool of this process: memory that one part of it has freed, another uses."""

@@ -100,7 +100,7 @@ class _History:
 
 @dataclass(slots=True)
 class _FittedTask:
-    """A task under way: from when, and after how many steps and what messages, the next equation counts."""
+    """A task in training: the time, steps and messages from which its next equation counts."""
 
     client: int
     since: float

@@ -44,7 +44,7 @@ class _PartialRegisters(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Do it, and look at what comes of it."""
+        """Call the function, and look at its result."""
         out = func(*args, **(kwargs or {}))
         self.seen |= isinstance(out, Tensor) and out.numel() % (2 * ALIGNED) != 0
         return out

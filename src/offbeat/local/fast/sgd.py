@@ -63,5 +63,5 @@ class SGD:
         return {"state": {i: {"momentum_buffer": v} for i, v in self._velocities.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the result of `state_dict`."""
         self._velocities = {i: parts["momentum_buffer"] for i, parts in state["state"].items()}
