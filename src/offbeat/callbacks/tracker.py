@@ -117,7 +117,7 @@ def values(metrics: Metric) -> dict[str, float]:
 
 
 def points(metrics: Metric) -> dict[str, float]:
-    """The values of an evaluation as trackers show them, which group names by what precedes a slash.
+    """The values of an evaluation as trackers show them; they group names by the part before a slash.
 
     Returns:
         Metrics by name, "clients/accuracy" for "clients.accuracy"; "run/t" in seconds of the run's clock,

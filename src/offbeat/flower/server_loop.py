@@ -209,7 +209,7 @@ class Federation:
     # ---- effects ----
 
     def _commit(self) -> None:
-        """Let time pass; make durable what has come of all this, and send it."""
+        """Let time pass; make the events durable, then send their messages."""
         coordinator = self._coordinator
         coordinator.evaluated(self._evaluator.collect())
         coordinator.tick(self._time())

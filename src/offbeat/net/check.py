@@ -27,7 +27,7 @@ LEAST_FREE = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check.
+    """The result of one check.
 
     Attributes:
         name: What was checked.

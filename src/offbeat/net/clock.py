@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time. Nothing else in this part of the package asks what time it is."""
+    """A source of time. Nothing else in this part of the package reads a clock."""
 
     def now(self) -> float:
         """Seconds since some moment; it never goes back, whatever is done to the computer's date."""

@@ -1,4 +1,4 @@
-"""Failed logins by address: one that fails too often waits, and is refused unheard meanwhile."""
+"""Failed logins by address: an address that fails too often waits, and is refused at once until then."""
 
 from collections import deque
 from collections.abc import Callable

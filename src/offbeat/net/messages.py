@@ -90,7 +90,7 @@ class UpdateReady(Struct, frozen=True):
 
 
 class UpdateSubmission(Struct, frozen=True):
-    """The update of a task. `delta` is Δ = w_i − w_o: a float32 vector, or what the codec made of it.
+    """The update of a task. `delta` is Δ = w_i − w_o: a float32 vector, or the codec's payload.
 
     `integers` are the integer buffers, `shared` the change for the vector that travels with the model.
 
@@ -204,7 +204,7 @@ class UploadGrant(Struct, frozen=True):
 
 
 class TaskCancel(Struct, frozen=True):
-    """Stop this task, if it is in training, and forget what there is of it: its update is not wanted.
+    """Stop this task, if it is in training, and delete its update: it is not needed.
 
     A site that held it (`UpdateReady`) has trained all the same: its own state stays as it is after the task.
     """
@@ -225,7 +225,7 @@ class UpdateAck(Struct, frozen=True):
 
 
 class EvaluationRequest(Struct, frozen=True):
-    """Evaluate this model, version `version`, on the samples that are held out. Training goes on meanwhile.
+    """Evaluate this model, version `version`, on the held-out samples. Training goes on at the same time.
 
     For sites that hold out any (`Register`). A newer one takes the place of one that has not begun.
     """

@@ -82,7 +82,7 @@ def probe(
 
 
 class _Probe:
-    """One probe."""
+    """A probe of one address."""
 
     def __init__(
         self, address: str, credentials: SiteCredentials, proxy: Proxy | None, seconds: float
@@ -92,7 +92,7 @@ class _Probe:
         self._host, self._port = ("localhost", 0) if self._path is not None else split(address)
 
     def go(self) -> Reached:
-        """All steps."""
+        """Take all steps."""
         steps, expires = [], ""
         with self._tunnel() as connection:
             if self._proxy is None:
@@ -360,7 +360,7 @@ def _received(connection: socket.socket, count: int) -> bytes:
 
 
 def _head(connection: socket.socket) -> bytes:
-    """The head of an answer of HTTP/1, byte by byte: what follows is the server's."""
+    """Read the head of an answer of HTTP/1, byte by byte: the bytes after it are the server's."""
     head = b""
     while not head.endswith(b"\r\n\r\n") and len(head) < _LONGEST_HEADER and (more := connection.recv(1)):
         head += more

@@ -56,7 +56,7 @@ class RefusalLog:
             self._timer = asyncio.get_running_loop().call_later(PAUSE, self._summarise)
 
     def _say(self) -> bool:
-        """Log what was not said yet; returns whether there was anything."""
+        """Log the refusals since the last summary; returns whether there were any."""
         if not self._unsaid:
             return False
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self._unsaid.items()))

@@ -329,7 +329,7 @@ def _check_size(maker: ModelMaker) -> Layout:
 
 
 def _bare(name: str | Mapping[str, str] | None) -> str:
-    """A function's name without its module; the names of metrics, and what each is where that differs."""
+    """A function's name without its module; names of metrics, each with its function where that differs."""
     if name is None or isinstance(name, str):
         return (name or "").rpartition(":")[2]
     bare = {own: _bare(metric) for own, metric in sorted(name.items())}

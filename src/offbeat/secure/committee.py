@@ -1,4 +1,4 @@
-"""The committee of a run's helpers, and the digests that bind what its members rely on.
+"""The committee of a run's helpers, and the digests that bind its members.
 
 A group of seeds belongs to each set of T helpers; the other H − T helpers hold it. So any T helpers lack the
 seeds of one group, and any T + 1 have all (Cramer, Damgård, Ishai, Share Conversion, Pseudorandom

@@ -145,7 +145,7 @@ class HelperFile:
 
     @contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, which is committed at the end or leaves nothing."""
+        """A transaction, which is committed at the end or leaves nothing."""
         database = self._database
         database.execute("BEGIN EXCLUSIVE")
         try:

@@ -130,7 +130,7 @@ class SpoiledSums:
         self.aside = sorted(chosen)
 
     def _end_trial(self) -> None:
-        """Releases without those who are aside are valid."""
+        """End a trial in which the releases without the clients aside were valid."""
         covered = [own for own in self._explanations if own <= set(self.aside)]
         if covered == self._explanations and len(covered) == 1:
             self.sent_away |= covered[0]

@@ -177,7 +177,7 @@ class Unmasking:
         return self._advance(now)
 
     def answered(self, helper: int, answer: UnmaskShare | UnmaskRefused, now: float) -> list[Effect]:
-        """A helper has answered; what does not belong to this release, or was not asked, is ignored."""
+        """A helper has answered; answers for another release, or without a request, are ignored."""
         if answer.release != self.release or self._over:
             return []
         if isinstance(answer, UnmaskRefused) and helper not in {asked.helper for asked in self._asked}:

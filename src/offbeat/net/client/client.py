@@ -96,7 +96,7 @@ class SiteClient:
         )  # fmt: skip
 
     async def _serve(self, channel: ClientChannel) -> str | None:
-        """One connection, to its end or that of the run, whose reason it returns."""
+        """Serve one connection, to its end or that of the run; returns the reason of the run's end."""
         self._liveness.hear(served=False)
         channel.send(self._hello())
         self._start_heartbeats(channel)

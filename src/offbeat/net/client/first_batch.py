@@ -60,7 +60,7 @@ def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Ob
 
 
 def data_error(error: UsageError, client: ClientId) -> DataError:
-    """The error about data of a site of what they were refused for."""
+    """The error about data of a site, from the refusal of the data."""
     told = str(error).removeprefix(f"client {client}: ").removeprefix(f"client {client}, task 0, ")
     return DataError(f"the data of this site do not fit the run: {told}")
 

@@ -1,4 +1,4 @@
-"""The runs that a site knows: what each has promised it at first, and the newest private task it had of each.
+"""The runs that a site knows: the first promises of each, and its newest private task.
 
 As SSH keeps the key that a host showed at first, a site keeps a run's options of privacy and its helpers'
 keys. A server that offers less, or other keys, is refused before anything is sent, until the site's operator
@@ -228,12 +228,12 @@ class KnownRuns:
         self._note(run, KnownTask(task, base, order))
 
     def result_of(self, run: str, task: TaskId) -> str:
-        """Digest of what came of a task, if that may have been sent; "" if not."""
+        """Digest of a task's result, if that may have been sent; "" if not."""
         known = self._runs.get(run, KnownRun()).task
         return known.result if known is not None and known.task == task else ""
 
     def sending(self, run: str, task: TaskId, result: str) -> None:
-        """Note what came of a private task, before it is sent."""
+        """Note the result of a private task, before it is sent."""
         known = self._runs.get(run, KnownRun()).task
         if known is not None and known.task == task and known.result != result:
             self._note(run, msgspec.structs.replace(known, result=result))

@@ -105,7 +105,7 @@ class SitePolicy:
     def check_plan(
         self, objective: Objective, metrics: tuple[str, ...], privacy: Privacy | None = None
     ) -> None:
-        """Check what a run has its sites train and evaluate, and what privacy it has.
+        """Check a run's training, evaluation and privacy.
 
         Args:
             objective: The objective.
@@ -210,7 +210,7 @@ def _clip(part: Tensor, most: float) -> None:
 
 
 def _layers(objective: Objective) -> Iterator[str]:
-    """The names of an objective and of those inside it, without what keeps the site's own buffers."""
+    """The names of an objective and of those inside it, without the wrapper that keeps buffers."""
     inner: Any = unwrap_buffers(objective)
     while isinstance(inner, Objective):
         yield type(inner).__name__

@@ -26,7 +26,7 @@ def order_digest(assignment: TaskAssignment, plan: Mapping[str, Any], client: Cl
 
 
 def result_digest(steps: int, result: LocalResult) -> str:
-    """Digest of what a training gave: the steps that were done, and the change of the model."""
+    """Digest of a training's result: the number of steps, and the change of the model."""
     return _digest(str(steps).encode(), result.delta)
 
 

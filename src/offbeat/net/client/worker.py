@@ -45,7 +45,7 @@ Prepare = Callable[[Mapping[str, Any], ClientId], TrainingContext]
 """Makes a training context from the server's run spec and the client's number; may raise `UsageError`."""
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 60.0
-"""Least time between two lines of the log on what the site has done."""
+"""Least time between two lines of the log on the site's progress."""
 
 
 class Worker:
@@ -244,7 +244,7 @@ class Worker:
             log.error("%s: the state after task %d is in memory only", error, task)
 
     def _tell_progress(self, task: TaskId) -> None:
-        """Write to the log what has been done, once a minute: a site may do many tasks a second."""
+        """Log the progress, once a minute: a site may do many tasks a second."""
         now = self._clock.now()
         if now - self._told >= PROGRESS_SECONDS:
             self._told = now

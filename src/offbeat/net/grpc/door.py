@@ -102,7 +102,7 @@ class Door:
 
 
 def connections(port: int) -> dict[Peer, int]:
-    """This process's connections of a port it listens at: the other end's address, and the descriptor."""
+    """This process's connections of a port: the other end's address, and the descriptor."""
     by_peer = {}
     for descriptor in descriptors.opened():
         with suppress(OSError):

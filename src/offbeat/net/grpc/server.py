@@ -147,7 +147,7 @@ class GrpcListener:
         self._refusals.close()
 
     async def _connect(self, _requests: Any, context: Context) -> None:
-        """One stream, from its credential to its end."""
+        """Serve one stream, from its credential to its end."""
         site = None
         if self._open >= self._limits.connections:
             ending = CloseReason(f"{self._open} connections are open, more are not allowed", "full")

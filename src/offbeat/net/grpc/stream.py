@@ -14,7 +14,7 @@ BROKEN = (aio.AioRpcError, aio.BaseError, aio.InternalError, aio.UsageError, asy
 
 
 class GrpcStream:
-    """A `FrameStream` on a call; `end` makes an error of what gRPC raised, or of None at the call's end."""
+    """A `FrameStream` on a call; `end` makes an error from gRPC's, or from None at the call's end."""
 
     def __init__(
         self, call: Call | Context, end: Callable[[Exception | None], Awaitable[ChannelClosedError]]

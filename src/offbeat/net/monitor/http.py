@@ -51,7 +51,7 @@ PAGE = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 HEALTHY, READY = "/healthz", "/readyz"
-"""Whether the event loop turns, and whether sites are taken; for anybody who reaches the port."""
+"""Whether the event loop runs, and whether sites are accepted; without a token."""
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
 _ACCEPTOR: web.AppKey[list[Acceptor]] = web.AppKey("acceptor")
 _LOGINS: web.AppKey[FailedLogins] = web.AppKey("logins")
@@ -80,7 +80,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class MonitorAddress:
-    """The address of the live page, and who may read it.
+    """The address of the live page, and the token that protects it.
 
     Beyond loopback a token is needed, and `tls` or `unencrypted`.
 

@@ -8,7 +8,7 @@ SiteState = Literal["idle", "training", "waiting", "away", "expected", "revoked"
 ABSENT: frozenset[SiteState] = frozenset({"away", "expected", "revoked"})
 """States of a site that does not take part at the moment."""
 PERSISTENT, LARGE = 0.9, 3.0
-"""From when on a site's persistence and size together are an alarm."""
+"""Share from which a site's persistence and size together are an alarm."""
 
 
 @dataclass(slots=True)

@@ -47,7 +47,7 @@ class ServedRun(Protocol):
     stopped: str | None
 
     def apply(self, now: float, event: Event) -> None:
-        """Apply an event, and tell the sites what the algorithm commands."""
+        """Apply an event, and send the sites the algorithm's commands."""
 
     def note(self, now: float, event: Event) -> None:
         """Apply an event that the algorithm does not see and that leads to nothing."""
@@ -56,7 +56,7 @@ class ServedRun(Protocol):
         """Give a task to its site, or give it again."""
 
     def send(self, name: str, message: FromServer) -> None:
-        """Send a message, once what led to it is durable."""
+        """Send a message, once the events before it are durable."""
 
     def close(self, name: str, reason: str) -> None:
         """Close a connection, once the messages to it are sent."""
@@ -95,7 +95,7 @@ class Helpers(Protocol):
         """Have the sums that an earlier process made durable, and no others."""
 
     def recall(self, event: Event) -> None:
-        """Have ready what a recorded event needs that is about to be repeated. Raises `RunError`."""
+        """Have ready the sum that a recorded event needs, before it is repeated. Raises `RunError`."""
 
     def recovered(self) -> None:
         """The journal has been repeated: events are new from now on."""
@@ -206,7 +206,7 @@ class NoHelpers:
         action()
 
     def when_ready(self, action: Callable[[], object]) -> None:
-        """No committee has to be there."""
+        """No committee is needed."""
         action()
 
     def while_heard(self, steps: Iterable[object]) -> None:

@@ -82,7 +82,7 @@ class ReleaseEvidence:
                 self.sent_away.setdefault(client, SecureRefusal.SPOILS.value)
 
     def _is_evidence(self, helpers: tuple[str, ...], client: ClientId, committee: Committee) -> bool:
-        """Whether what these helpers say of a site's seeds is the site's fault.
+        """Whether a complaint of these helpers about a site's seeds is the site's fault.
 
         Where helpers vote, a majority of the holders of a group has seen it. Elsewhere nobody can check what
         one helper says, so one that is alone with it is believed about the first site, and not about others.

@@ -187,14 +187,14 @@ class SecretsFile:
                     seal(database, table, [version for version, *_ in rows])
 
     def forget(self) -> None:
-        """Forget all of them: a checkpoint has what they were for."""
+        """Delete all seeds and sums: a checkpoint has the versions made with them."""
         with self._writing() as database:
             for table in ("seeds", "sums", "checksums"):
                 database.execute(f"DELETE FROM {table}")
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction."""
+        """A transaction of the database."""
         try:
             with self._database:
                 yield self._database
@@ -216,11 +216,11 @@ class NoSecrets:
     """The secrets of a run without privacy: there are none."""
 
     def read(self) -> dict[Version, ReleaseSeed]:
-        """No seed."""
+        """No seed is recorded."""
         return {}
 
     def read_sums(self) -> dict[Version, ReleaseSum]:
-        """No sum."""
+        """No sum is recorded."""
         return {}
 
     def add(self, seeds: Iterable[ReleaseSeed], sums: Iterable[ReleaseSum] = ()) -> None:

@@ -205,14 +205,14 @@ class SecureAggregation:
         return replace(message, plan={**message.plan, "privacy": {**privacy, "secure": secure}}, site=name)
 
     def greet(self, site: SiteRecord) -> None:
-        """Tell a site that is there who the helpers are, and what has become of its update."""
+        """Tell a connected site who the helpers are, and the fate of its update."""
         if self.ready:
             assert self.committee is not None
             self._run.send(site.name, self.committee)
         self._tell_site(site.client)
 
     def _tell_site(self, client: ClientId) -> None:
-        """Tell a site, which is there again, what has become of its update."""
+        """Tell a reconnected site the fate of its update."""
         if (text := self._untold.pop(client, None)) is not None:
             self._run.send(self._run.registry.by_client[client].name, Rejected(text, final=False))
 
@@ -511,7 +511,7 @@ class SecureAggregation:
         return command
 
     def _follow(self, now: float, effects: list[Effect]) -> None:
-        """Carry out what an unmasking wants done."""
+        """Carry out the effects of an unmasking."""
         unmasking = self._unmasking
         assert unmasking is not None
         for effect in effects:

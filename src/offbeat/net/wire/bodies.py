@@ -27,7 +27,7 @@ _BODIES = {
     "evaluation_request": ([VALUES],),
     "run_finished": ([VALUES],),
 }
-"""The messages with a body, and what its first part may be."""
+"""The messages with a body, and the types of its first part."""
 _SECTIONS = {
     "parameter": {"float32", "float16", "bfloat16"},
     "buffer": {"float32", "float16", "bfloat16", "float64"},
