@@ -73,7 +73,7 @@ class Experiment:
     recipe: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be checked without clients."""
+        """Check the options that need no clients."""
         if not isinstance(self.algorithm, Algorithm):
             raise UsageError(
                 f"a {type(self.algorithm).__name__} is not an Algorithm: call a factory, such as "
@@ -87,7 +87,7 @@ class Experiment:
         return self.label or self.algorithm.name
 
     def prepare(self, clients: int, *, tested: bool = True) -> "PreparedRun":
-        """Make what the run starts with.
+        """Make the initial state of the run.
 
         Args:
             clients: Number of clients with which it begins.

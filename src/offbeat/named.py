@@ -48,7 +48,7 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
 
 @contextmanager
 def named_errors(text: str, option: str, passing: type[Exception] = OffbeatError) -> Iterator[None]:
-    """Turn what a user's code raises within the context into one line with its file and line.
+    """Turn an error of a user's code within the context into one line with its file and line.
 
     Args:
         text: "module:function".
@@ -64,7 +64,7 @@ def named_errors(text: str, option: str, passing: type[Exception] = OffbeatError
 
 
 def name_of(function: Any) -> str:
-    """The name of a function or a class, "module:function"; ":name" for what cannot be imported by name."""
+    """The name of a function or a class, "module:function"; ":name" if it cannot be imported by name."""
     name: str | None = getattr(function, "__qualname__", None)
     if name is None:
         # An object has no name of its own, only its class has one.

@@ -1,4 +1,4 @@
-"""The runs of a study: one for each column, label and seed, with the digest of what gives its numbers."""
+"""The runs of a study: one for each column, label and seed, with the digest of its options."""
 
 import hashlib
 import json

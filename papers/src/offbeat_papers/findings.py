@@ -22,7 +22,7 @@ from offbeat_papers.rows import Results
 from offbeat_papers.study import COSTS
 
 FIGURES = ("findings_effects.png", "findings_claims.png", "findings_power.png")
-"""Files of the figures: the paper's effects and ours, the claims, what they would have shown."""
+"""Files of the figures: the paper's effects and ours, the claims, the effects they could have shown."""
 _WIDTH = 120
 _DECIDED = (Verdict.HELD, Verdict.NOT_HELD, Verdict.NO_DIFFERENCE)
 _NOT_ASKED = (Verdict.NOT_RUN, Verdict.NO_REAL_DATA)

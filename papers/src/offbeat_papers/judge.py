@@ -147,7 +147,7 @@ class JudgedPair:
 
 @dataclass(frozen=True)
 class MeasuredClaim:
-    """A claim with what was measured of it.
+    """A claim with its measurements.
 
     Attributes:
         rows: The rows of its item.
@@ -205,7 +205,7 @@ class MeasuredClaim:
 
 
 def _blocks(pairs: Sequence[frozenset[str]]) -> dict[str, str]:
-    """By column one column for all that pairs join."""
+    """By column the one that stands for all columns that pairs join with it."""
     block = {column: column for pair in pairs for column in pair}
     for pair in pairs:
         joined = {block[column] for column in pair}
@@ -427,7 +427,7 @@ def _judged(claim: MeasuredClaim, answered: Answers, verdicts: Verdicts) -> Judg
 
 
 def undecided_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
-    """Those of some runs that bring the undecided claims of an item to their next look.
+    """The runs that bring the undecided claims of an item to their next look.
 
     Seeds are added to all pairs of a claim; a call that goes on chooses as the first one did, as a look is
     taken only when all of its runs are there.

@@ -32,7 +32,7 @@ LADDER = tuple(k / 20 for k in range(1, 20))
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """Where a run belongs: what its row begins with."""
+    """The place of a run: the first columns of its row."""
 
     study: str
     size: str

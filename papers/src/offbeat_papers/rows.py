@@ -122,7 +122,7 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost up to a target; where it was not reached, what was spent without reaching it.
+    """A cost up to a target; where it was not reached, the cost spent without reaching it.
 
     It is infinite for a run that has diverged, which would never have got there.
     """

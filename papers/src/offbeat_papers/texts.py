@@ -227,7 +227,7 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
 
 
 def claim_name(rows: ItemRows, judged: JudgedClaim) -> str:
-    """What a claim says; of several of an item that say the same, with the label that each says it of."""
+    """A claim in words; where several of an item say the same, with the label of each."""
     alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
     return judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
 
@@ -239,7 +239,7 @@ def claim_text(rows: ItemRows, judged: JudgedClaim) -> str:
 
 
 def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:
-    """In how many pairs the paper's own numbers are as it claims, where not in all."""
+    """The number of pairs in which the paper's own numbers are as it claims, unless that is all."""
     so = sum(advantage >= judged.measured.margin - _ROUNDING for advantage in papers)
     return "" if so == len(papers) else f"; so in {so} of {len(papers)}"
 

@@ -144,7 +144,7 @@ def _arguments(trained: TrainedModule, path: Path, example: Any) -> tuple[tuple[
 
 @contextmanager
 def _refused(trained: TrainedModule, path: Path) -> Iterator[None]:
-    """Turn what the exporters raise, which have many kinds of errors, into one line."""
+    """Turn the errors of exporters, which have many kinds, into one line."""
     try:
         yield
     except (UsageError, OSError):

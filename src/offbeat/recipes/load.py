@@ -108,7 +108,7 @@ def changed_limits(document: Mapping[str, Any], sets: Sequence[str], source: str
 def own_recipe(
     recipe: Recipe, spec: Mapping[str, Any], changes: Mapping[str, Any] = {}, source: str = ""
 ) -> Recipe:
-    """The recipe of the runs of one label: with what the label sets, and with its algorithm.
+    """The recipe of the runs of one label: with the label's changes, and with its algorithm.
 
     Args:
         recipe: The experiment.
@@ -132,7 +132,7 @@ def own_recipe(
 
 
 def check(document: Any, source: str) -> Recipe:
-    """Validate a document, and what its labels set; errors begin with `source`."""
+    """Validate a document, and its labels' changes; errors begin with `source`."""
     recipe = _validated(document, source)
     for label in recipe.algorithms:
         own_recipe(recipe, recipe.spec(label), source=source)

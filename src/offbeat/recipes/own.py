@@ -100,7 +100,7 @@ class OwnTraining(TypedDict):
 
 
 def own_training(recipe: Recipe, allow: Allow = NOTHING) -> OwnTraining:
-    """Import what a recipe names. Raises `UsageError` where that is not allowed, not there or unknown."""
+    """Import a recipe's functions. Raises `UsageError` for one that is not allowed, missing or unknown."""
     load = Allowed.of(allow).load
     return OwnTraining(
         loss=_loss(recipe.loss, load),

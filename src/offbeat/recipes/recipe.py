@@ -164,7 +164,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse what concerns several keys, or the names of labels."""
+        """Check options that concern several keys, and the names of labels."""
         if self.until.never:
             raise ValueError(NEVER_ENDS)
         check_target(self.metric, self.target)

@@ -15,7 +15,7 @@ _COLUMNS = ("evaluation", "t", "version", "client", "samples")
 
 @dataclass(frozen=True, slots=True)
 class ClientValues:
-    """One metric of the clients of a run in its last evaluation there.
+    """A metric of the clients of a run in its last evaluation there.
 
     Attributes:
         label: Label of the run.

@@ -1,4 +1,4 @@
-"""Labels that tell runs apart: by what they were called, then by the options in which they differ.
+"""Labels that tell runs apart: first by their names, then by the options in which they differ.
 
 Runs of one label are the seeds of one experiment only if they were started with the same options. Where they
 were not, or where a seed occurs twice, they become several groups, each with a label of its own.

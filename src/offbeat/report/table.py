@@ -22,7 +22,7 @@ Times = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One label over its seeds; None where there is nothing to take a mean of.
+    """A label's row over its seeds; None where a mean has no values.
 
     Attributes:
         label: The label.
@@ -68,7 +68,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A comparison of labels: its rows, their metric, what they are relative to, notes for the reader."""
+    """A comparison of labels: its rows, their metric, the baseline, notes for the reader."""
 
     rows: tuple[TableRow, ...]
     measure: NamedMetric

@@ -56,7 +56,7 @@ class Timeline:
 
     @property
     def caption(self) -> str:
-        """One line: whose timeline this is, and what of it is not shown."""
+        """A line that names the run and the parts that are not shown."""
         return f"{self.label}, seed {self.seed}: {self.cut or 'the whole run, all clients.'}"
 
 

@@ -85,7 +85,7 @@ class BestModel:
         self.model, self._waiting = None, True
 
     def publish(self) -> None:
-        """Let what was written take the file's place: its evaluation is durable. Raises `RunError`."""
+        """Let the new file take the old one's place: its evaluation is durable. Raises `RunError`."""
         if self._path is None or not self._waiting:
             return
         self._waiting = False

@@ -1,4 +1,4 @@
-"""The types of what a run's database holds, checked when it is read: another program may have written it."""
+"""The types of the columns of a run's database, checked on reading: another program may have written it."""
 
 import json
 from math import isfinite
@@ -155,7 +155,7 @@ def journal_row(*columns: Any) -> Row:
 
 
 def _check(row: Row) -> None:
-    """Check what a row has in `data`."""
+    """Check the `data` of a row."""
     data = row.data or {}
     try:
         convert(data, _DATA.get(row.name, dict[str, Any]))

@@ -100,7 +100,7 @@ def damage(path: Path, problem: str) -> DamageError:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Context in which a file is read and decoded: what fails there is damage of the file.
+    """Context in which a file is read and decoded: an error there is damage of the file.
 
     Args:
         path: The file.
@@ -130,7 +130,7 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def is_environment(error: sqlite3.Error) -> bool:
-    """Whether an error of SQLite is one of permissions, locks or space, and not of what the file contains."""
+    """Whether an error of SQLite is one of permissions, locks or space, and not of the file's contents."""
     return _code(error) in _ENVIRONMENT
 
 

@@ -83,7 +83,7 @@ class Presentation:
         return f"<{type(self).__name__} {self.label}: {'; '.join(filter(None, told))}>"
 
     def plot(self: RunView, metric: str | None = None) -> "Figure":
-        """Draw a metric against time, above what the clients did at the start of the run.
+        """Draw a metric against time, above the clients' timeline of the start of the run.
 
         Args:
             metric: A metric that was evaluated. None means the accuracy, else the first metric, else the

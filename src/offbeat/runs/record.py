@@ -306,7 +306,7 @@ def find_runs(directory: str | Path) -> list[RunRecord]:
 
 
 def holds_run(directory: Path) -> bool:
-    """Whether a directory holds a run: its database, or what can only be left where that is missing."""
+    """Whether a directory holds a run: its database, or files that only a lost database leaves."""
     left = (directory / LOCK).is_file() and (directory / MODEL).is_file()
     return (directory / DATABASE).is_file() or left or any(directory.glob("state-*.safetensors"))
 

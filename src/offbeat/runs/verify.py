@@ -1,4 +1,4 @@
-"""Verification of a directory's files: the database, its rows, every file of tensors, who can read them."""
+"""Verification of a directory's files: the database, its rows, every file of tensors, permissions."""
 
 import os
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def directories(directory: Path) -> list[Path]:
 
 
 def verify(directory: Path) -> Verification:
-    """Read every file of a run or of a site, and check what can be checked without training.
+    """Read every file of a run or of a site, and check it as far as possible without training.
 
     Args:
         directory: The directory. No process may be writing it.

@@ -134,7 +134,7 @@ def _stays_ended(record: RunRecord, run: SimulatedRun) -> bool:
 def _observed(
     recorder: RunStore | MemoryRecorder, run: SimulatedRun, backend: LiveBackend, calls: CallbackList
 ) -> Recorder:
-    """The recorder, with what observes the run around it, if anything does."""
+    """The recorder, inside the observers of the run, if any."""
     if (name := run.experiment.evaluate.keep_best) is not None:
         directory = recorder.directory if isinstance(recorder, RunStore) else None
         past = read_run(directory).evaluations() if directory is not None else []

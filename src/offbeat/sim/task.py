@@ -11,7 +11,7 @@ from offbeat.world.population import TaskOutcome
 
 
 class SimulatedTask(Struct, gc=False):
-    """One task under way.
+    """A task in training.
 
     It downloads the model, does its steps, pausing for the fresh model after `ask_after` of them, and
     uploads: at once, or, if its update is to be held, when it is told to (`upload`). `steps` falls when it

@@ -57,7 +57,7 @@ class AuditedTask:
 
 
 Invariant = Callable[["JournalAudit"], None]
-"""A rule of one's own, checked after each event with its commands; it calls `JournalAudit.fail`."""
+"""A user's rule, checked after each event with its commands; it calls `JournalAudit.fail`."""
 
 
 def check_journal(rows: Sequence[Row], invariant: Invariant | None = None) -> "JournalAudit":

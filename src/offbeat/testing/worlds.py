@@ -82,7 +82,7 @@ def random_worlds(count: int, seed: int = 0, clients: tuple[int, int] = (1, 5)) 
 
 
 def make_world(choose: Choices, clients: tuple[int, int] = (1, 5)) -> World:
-    """A world of what `choose` chooses: speeds with ties or by a law, a network, dropout, absences."""
+    """A world with choices of `choose`: speeds with ties or by a law, a network, dropout, absences."""
     count = choose.integer(*clients)
     kind = choose.one_of(["law", "number", "list"])
     return World(

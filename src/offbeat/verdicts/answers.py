@@ -75,7 +75,7 @@ class LookAnswers:
         return max(1.0 if one is None else one.equal(self.matters) for one in alone)
 
     def detectable(self, question: Quantifier) -> float | None:
-        """The effect that this look would have found in four of five cases, at the level spent on it.
+        """The effect that this look would find in four of five cases, at the level spent on it.
 
         It is that on average; of "every" the largest of a pair, of "some" the smallest. None where it is not
         known.

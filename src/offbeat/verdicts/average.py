@@ -150,7 +150,7 @@ def column_correlation(claims: Sequence[Sequence[PairSample]]) -> float:
 
 
 def _residuals(pairs: Sequence[PairSample], neither: float) -> dict[Hashable, dict[int, float]]:
-    """By block and seed, what the seed's residuals contribute to the mean over all pairs."""
+    """By block and seed, the seed's contribution to the mean over all pairs."""
     samples = [(pair.block, values) for pair in pairs if (values := pair.values(neither))]
     found: defaultdict[Hashable, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for block, values in samples:

@@ -63,7 +63,7 @@ class SampledClaim:
         return bool(self.looks) and any(len(pair.advantages) >= LEAST_SEEDS for pair in self.pairs)
 
     def samples(self, seeds: int) -> list[PairSample]:
-        """Its pairs with the seeds of a look."""
+        """The claim's pairs with the seeds of a look."""
         used = range(self.planned.start, self.planned.start + seeds)
         return [PairSample(p.block, {s: v for s, v in p.advantages.items() if s in used}) for p in self.pairs]
 

@@ -30,7 +30,7 @@ FOLDER = "papers/src/offbeat_papers/leaderboard"
 
 
 def everywhere(boards: Mapping[str, ItemRows]) -> dict[str, ItemRows]:
-    """Those that have every label of the plan."""
+    """The boards that have every label of the plan."""
     labels = set(read_board()["options"])
     return {data: rows for data, rows in boards.items() if set(rows.study.labels) == labels}
 
@@ -174,7 +174,7 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
 
 
 def _costs(boards: Mapping[str, ItemRows], labels: Sequence[str]) -> Grid:
-    """By label: how probably it is faster than FedAvg, its failures, and what a run costs."""
+    """By label: its probability of being faster than FedAvg, its failures, and the cost of a run."""
     ahead = improvement(labels, blocks_of(boards, labels, "time"), BASE)
     lines = []
     for label in labels:

@@ -24,7 +24,7 @@ from offbeat_papers.interval import Interval
 from offbeat_papers.rows import Cost
 
 Blocks = Mapping[tuple[str, str], Sequence[Sequence[float]]]
-"""By data set and world: for each seed the value of each label, of which less is better."""
+"""By data set and world: for each seed the value of each label; less is better."""
 Values = NDArray[np.float64]
 """[seeds, labels] of one world."""
 

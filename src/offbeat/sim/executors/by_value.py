@@ -1,4 +1,4 @@
-"""Pickling by value of what a worker process cannot import: the functions and classes of a notebook."""
+"""Pickling by value of objects that a worker cannot import: the functions and classes of a notebook."""
 
 import pickle
 import sys

@@ -1,4 +1,4 @@
-"""A pool of workers: which task is where, and what the crash of a worker changes.
+"""A pool of workers: the place of each task, and recovery from the crash of a worker.
 
 Tasks are dispatched in the order in which their results will be needed, ahead of the virtual clock, which
 waits only when it reaches an arrival whose training is not done yet. A worker that crashes is replaced and
@@ -114,7 +114,7 @@ Found = tuple[int, Metrics]
 
 
 def evaluate_for(learner: Learner, model: Model, client: ClientId | None, inputs: TaskInputs) -> Found:
-    """Evaluate, in a worker, on what a client holds out; without one on the test set."""
+    """Evaluate, in a worker, on a client's held-out samples; without a client on the test set."""
     if client is None:
         return 0, dict(learner.evaluate(model))
     assert isinstance(learner, ClientEvaluator)
@@ -210,7 +210,7 @@ class WorkerPool(Generic[W]):
         return evaluation.found
 
     def close(self) -> None:
-        """End the workers and free what they were sent."""
+        """End the workers and free their tensors."""
         self._port.close()
         self._waiting, self._tasks, self._workers, self._latest = [], {}, {}, None
 
@@ -228,7 +228,7 @@ class WorkerPool(Generic[W]):
         self._entered += 1
 
     def _collect(self, *, block: bool) -> None:
-        """Take in what workers have done and give them more."""
+        """Take in the results of workers and give them more tasks."""
         self._dispatch()
         for event in self._port.collect(block=block):
             match event:

@@ -258,7 +258,7 @@ def _not_there(error: Exception) -> UsageError:
 
 
 def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
-    """Receive what the parent sends, also while the worker sends; end this process with the parent.
+    """Receive messages of the parent, also while the worker sends; end this process with the parent.
 
     A client's state may be longer than a pipe holds: were both to send one, each would wait for the other to
     read, for good.

@@ -172,7 +172,7 @@ class _RayPort:
 
 
 def _result(reply: dict[str, Any]) -> LocalResult:
-    """A training's result, copied: what Ray holds of it is then freed."""
+    """A training's result, copied: Ray's copy of it is then freed."""
     shared = None if reply["shared"] is None else tensor(reply["shared"])
     delta, integers = tensor(reply["delta"]), tensor(reply["integers"])
     return LocalResult(delta, integers, reply["metrics"], reply["lr"], shared, tensors(reply["state"]))

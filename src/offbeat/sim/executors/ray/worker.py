@@ -52,7 +52,7 @@ class RayWorker:
         state: Mapping[str, Any],
         client: ClientId | None = None,
     ) -> dict[str, Any]:
-        """Train a task, or without one evaluate, on what `client` holds out if it is given."""
+        """Train a task, or evaluate without one: on the samples that `client` holds out, if it is given."""
         assert self._made is not None
         learner, objective = self._made
         inputs = TaskInputs(tensors(state), _model(fresh) if fresh is not None else None)
