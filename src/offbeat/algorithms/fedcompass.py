@@ -149,8 +149,7 @@ class CompassSchedule(Schedule):
             group.waiting.add(client)
             group.arrived.append(task)
             yield from self._stop_waiting(client, group, state, view)
-            # A driver may feed the timer before an update that arrives at T_max: no client waits longer for
-            # it.
+            # A driver may feed the timer before an update that arrives at T_max: the group ends now.
             if group.expected and group.fired:
                 yield from self._group_aggregate(group, state, view)
 

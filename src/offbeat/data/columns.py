@@ -143,7 +143,7 @@ def _list_column(name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
     if array.dtype == object:
         return _objects(name, array)
     plain = array.dtype == np.float64 and not (len(values) and isinstance(values[0], np.ndarray | np.generic))
-    # Python's numbers have no dtype, so they become float32 like everything else.
+    # A list of Python's floats has no dtype of its own, so it becomes float32.
     return array.astype(np.float32) if plain else array
 
 

@@ -95,7 +95,7 @@ def restore(session: Session, saved: Tensors) -> None:
             if (made := _whole(what, name, saved)) is not None:
                 states.setdefault(int(index), {})[what.partition(":")[0]] = made
         elif name in parts and parts[name].shape == tensor.shape:
-            # Models are immutable and so equal already: only what differs is written.
+            # Parts of models are immutable and equal already, so they are not written to.
             if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)

@@ -210,7 +210,7 @@ class BatchedModule:
     def bypass_autograd(self, output: Tensor, hook: GradientHook) -> None:
         """Know that `output` is a leaf in another shape: its gradient goes to `hook`."""
         if output.grad_fn is not None:
-            # A module without trained parameters wants no gradient, so its output has no node.
+            # Where the module wants no gradient, the output has no node.
             self._bypassed[output.grad_fn] = hook
 
     def _replace_layers(

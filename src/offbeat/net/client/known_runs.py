@@ -261,7 +261,7 @@ class KnownRuns:
                 document = unpacked(read_tensors(path)["about"])["runs"]
                 self._runs = msgspec.convert(document, dict[str, KnownRun])
         elif (older := directory / OLDER_FILE).exists():
-            # Earlier versions kept no promises.
+            # A file of an earlier version has no promises.
             with reading(older):
                 noted: Any = unpacked(read_tensors(older)["about"])
                 task, version = noted["newest"]
