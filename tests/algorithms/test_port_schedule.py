@@ -10,8 +10,8 @@ from offbeat.core.commands import Aggregate, Command, Recall, Train
 from offbeat.core.events import Joined, Left, Lost
 from offbeat.core.features import Feature
 from offbeat.core.server import Server
+from tests.algorithms.pull import Pull, play
 from tests.algorithms.server_by_hand import arrive, begin
-from tests.algorithms.test_reductions import Pull, play
 
 
 def begun(clients: int, **options: Any) -> Server:

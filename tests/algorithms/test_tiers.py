@@ -11,8 +11,8 @@ from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Joined, Left, Lost, Timer
 from offbeat.core.journal import event_of
 from offbeat.core.server import Server
+from tests.algorithms.pull import SPEEDS, play
 from tests.algorithms.server_by_hand import arrive, begin
-from tests.algorithms.test_reductions import SPEEDS, play
 
 
 def begun(clients: int, **options: Any) -> Server:

@@ -21,7 +21,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.programme import Programme
 from offbeat.local.objectives import Plain
 from offbeat.world.channel import Channel, Trace
-from tests.algorithms.test_reductions import Pull
+from tests.algorithms.pull import Pull
 from tests.digits import equal_digits
 
 # gains such that log2(1 + 10^(snr/10) · gain) is 1, 2, 3 bits per symbol at 0 dB

@@ -25,18 +25,11 @@ from offbeat.core.learner import LocalTask, MergePoint, TaskInputs
 from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
 from offbeat.world.channel import Trace
+from tests.conformance.settings import OPTIONS, SEED, SPEEDS
 from tests.digits import equal_digits
-from tests.options import options_of
 from tests.sampling import mostly_thorough
 
-SPEEDS = [1.0, 1.5, 2.0, 3.25, 7.0]
-SEED, TASKS = 11, 30
-# What the driver in this file cannot do: recall a client, tell the length of an update.
-OTHER: dict[str, dict[str, Any]] = {
-    "port": {"urgent": False},
-    "wireless": {"policy": {"kind": "data_importance"}},
-}
-OPTIONS = {name: {**options_of(name), **OTHER.get(name, {})} for name in ob.ALGORITHMS}
+TASKS = 30
 # At 0 dB and with these gains the channels carry 1, 2, 3, 1, 2 bits per symbol.
 BITS = [1.0, 2.0, 3.0, 1.0, 2.0]
 # The policy that always runs.

@@ -30,7 +30,7 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.server_learner import server_learner
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
-from tests.conformance.test_same_everywhere import OPTIONS
+from tests.conformance.settings import OPTIONS
 from tests.digits import equal_digits
 from tests.flower.fake_grid import FakeGrid, FakeNode
 from tests.net.replay_player import Play, coordinator_of

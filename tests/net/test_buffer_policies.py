@@ -24,7 +24,7 @@ from offbeat.net.server.server_learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.runs.files import read_tensors
 from offbeat.testing.network import MemoryNetwork
-from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
+from tests.conformance.settings import OPTIONS, SEED, SPEEDS
 from tests.digits import equal_digits
 from tests.net.replay_player import Play, coordinator_of, rows_of
 from tests.net.support import Shares, run_spec, serve, terms_of

@@ -23,7 +23,7 @@ from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.sim.backend import simulated_seeds
 from offbeat.sim.replay import replay
-from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
+from tests.conformance.settings import OPTIONS, SEED, SPEEDS
 from tests.digits import equal_digits
 from tests.net.replay_player import FOREVER, Play, coordinator_of, name_of, rows_of
 from tests.net.support import coordinator_from, terms_of

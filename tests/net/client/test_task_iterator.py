@@ -34,7 +34,7 @@ from offbeat.net.transport import OnChannel
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.conformance.test_same_everywhere import OPTIONS
+from tests.conformance.settings import OPTIONS
 from tests.net.support import (
     LIMITS,
     Shares,

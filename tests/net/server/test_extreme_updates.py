@@ -19,7 +19,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.validation import INTEGERS_PER_STEP, LARGEST_LR, LARGEST_METRIC, SMALLEST_LR
-from tests.conformance.test_same_everywhere import OPTIONS
+from tests.conformance.settings import OPTIONS
 from tests.net.support import coordinator_from, terms_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
