@@ -36,7 +36,7 @@ _NAME = re.compile(r"[\w.]+:[\w.]+")
 def allowed_names(
     given: Sequence[str] | None, folders: Sequence[Path | None] = (), *typed: Sequence[str] | None
 ) -> "Allowed":
-    """What a command's files, or its server, may name.
+    """The names that a command's files, or its server, may give.
 
     Args:
         given: The values of `--allow`.

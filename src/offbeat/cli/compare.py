@@ -101,7 +101,7 @@ def _print_table(
     baseline: str | None,
     files: Sequence[Path],
 ) -> None:
-    """Print the comparison, and below it what the recipe's paper claims, where it claims something."""
+    """Print the comparison, and below it the claims of the recipe's paper, if it has any."""
     from offbeat.report import claims_of, findings, group_runs, make_table, to_rich, write_table
     from offbeat.report.claims import finding_rows
 

@@ -102,14 +102,14 @@ class CompareWatcher:
 
 
 def live_progress() -> rich.progress.Progress:
-    """Lines that are updated in place on a terminal; disabled where there is none."""
+    """Lines that are updated in place on a terminal; disabled without one."""
     return rich.progress.Progress(
         "{task.description}", console=err, transient=True, disable=not sys.stderr.isatty()
     )
 
 
 def show_run(run: "Run", hint: str) -> None:
-    """Print a finished run in a few lines, where it is, and a hint of what to do with it."""
+    """Print a finished run in a few lines, with its directory and a next command."""
     for line in _summary_lines(run):
         out.print(line, markup=False)
     out.print(f"written to {run.path}; {hint}", markup=False)

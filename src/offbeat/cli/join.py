@@ -58,7 +58,7 @@ REMOVED = {
     "--min-step-seconds": "--set site.min_step_seconds=0.01",
     "--threads": "--set site.threads=2",
 }
-"""What to give in place of each option that there was."""
+"""Replacement of each removed option."""
 
 
 def join(
@@ -206,7 +206,7 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
 
 
 def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
-    """The policy of the file of `--policy` with what `--set` gives. None means that neither is given."""
+    """The policy of the file of `--policy` with the changes of `--set`; None without either."""
     from offbeat.core.validation import validated
     from offbeat.documents import parse_yaml, read_text
     from offbeat.net.client.policy import SitePolicy

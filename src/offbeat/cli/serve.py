@@ -69,7 +69,7 @@ REMOVED = {
     "--unmask-give-up": "--set server.unmasking.give_up=3600, or =null for never",
     "--share-model": "--set server.share_model=final",
 }
-"""What to give in place of each option that there was."""
+"""Replacement of each removed option."""
 
 
 def serve(

@@ -118,7 +118,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def make_directory(directory: Path, *, private: bool = False) -> None:
-    """Make a directory for a run, or for several, if there is none; a private one is its owner's alone."""
+    """Make a directory for a run, or for several, if it is missing; a private one is its owner's alone."""
     try:
         if private:
             private_directory(directory)

@@ -38,7 +38,7 @@ def stop(
 
 
 def _activity(directory: Path, pid: int) -> str:
-    """What the server still does; empty once it has written everything and its ports are free again."""
+    """The server's present activity; empty once it has written everything and its ports are free again."""
     if is_locked(directory):
         return f"writes {directory}"
     if not (directory / SERVER).exists():
