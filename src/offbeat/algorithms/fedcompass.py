@@ -54,8 +54,7 @@ class Group:
     expected: set[ClientId] = field(default_factory=set)
     waiting: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
-    # A group whose timer has fired is kept only to recognise its late clients.
-    fired: bool = False
+    fired: bool = False  # its timer has fired: kept only to recognise its late clients
 
     @property
     def timer(self) -> str:

@@ -147,8 +147,7 @@ def serve(
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
     )  # fmt: skip
     credentials.check(listen)
-    # Unreadable files are refused here, before the run's directory is made.
-    for file in (tls_cert, tls_key, client_ca):
+    for file in (tls_cert, tls_key, client_ca):  # now, not when the run's directory has been made
         if file is not None:
             pem(file)
     Authenticator(credentials)

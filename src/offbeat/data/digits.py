@@ -32,7 +32,7 @@ def load_digits(pick: Subsample) -> Source:
 
 @cache
 def _read() -> Dataset:
-    """All digits, read from scikit-learn's text file once; callers copy their part."""
+    """All digits, read from scikit-learn's text file once; callers copy what they take."""
     with requires_extra("digits", "dataset 'digits': "):
         from sklearn import datasets
     pixels, labels = datasets.load_digits(return_X_y=True)

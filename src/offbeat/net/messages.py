@@ -137,7 +137,7 @@ class Leave(Struct, frozen=True):
 TaskReport = ModelRequest | UpdateReady | UpdateSubmission | TaskFailed
 """Messages of a site about a task, which is their field `task`."""
 FromHelper = UnmaskShare | UnmaskRefused
-"""Answers of a helper of secure aggregation."""
+"""What a helper of secure aggregation answers."""
 FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave | FromHelper
 
 # ---- from the server ----

@@ -184,7 +184,7 @@ def metric_row(*columns: Any) -> Metric:
 
 
 def client_metric_row(*columns: Any) -> ClientMetric:
-    """Make a client's metric from its columns; errors as of `journal_row`."""
+    """Make what a client has found from its columns; errors as of `journal_row`."""
     evaluation, client, samples, data = convert(columns, _CLIENT_METRIC)
     return ClientMetric(evaluation, client, samples, convert(json.loads(data), Found))
 

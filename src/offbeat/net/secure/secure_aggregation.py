@@ -87,19 +87,15 @@ class SecureAggregation:
         self.recorded: Mapping[Version, ReleaseSum] = {}
         self.connected: set[str] = set()
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
-        # Helpers that were late in the last release.
-        self._slow: frozenset[str] = frozenset()
-        # Evaluations that are recorded when messages of sites are handled again.
-        self._unheard: Measurements = []
-        # Reasons that clients get when they are connected again.
-        self._untold: dict[ClientId, str] = {}
-        # Keys with which the helpers of the next committee have registered.
-        self._keys: dict[str, tuple[bytes, bytes]] = {}
-        self._instances: dict[str, int] = {}  # largest numbers that were seen
-        # Helpers of the committee that cannot help any more.
-        self._gone: set[str] = set()
-        # The manifest of the present release.
-        self._manifest: Releasing | None = None
+        self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
+        self._unheard: Measurements = []  # evaluations that are recorded once sites are heard again
+        self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
+        self._keys: dict[
+            str, tuple[bytes, bytes]
+        ] = {}  # by which the helpers of the next committee have registered
+        self._instances: dict[str, int] = {}  # the largest that were seen
+        self._gone: set[str] = set()  # helpers of the committee that cannot help any more
+        self._manifest: Releasing | None = None  # of the release at hand
         self._unmasking: AnyUnmasking | None = None
         # When the release at hand began, in seconds of the run's clock.
         self._began = 0.0
