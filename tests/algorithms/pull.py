@@ -16,7 +16,7 @@ SPEEDS = [1.0, 1.7, 2.3, 4.1]
 
 @dataclass(frozen=True)
 class Pull:
-    """Client c goes part of the way to its target each step, with the objective's say; no chance in it."""
+    """Each step moves client c toward its target, adjusted by the objective; nothing is random."""
 
     sizes: tuple[int, ...] = (3, 1, 2, 6)
 

@@ -178,7 +178,7 @@ def test_a_server_that_stops_goes_on_later(digits: Any, tmp_path: Path) -> None:
 def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -> None:
     """Dropped at any moment, without a goodbye or a checkpoint, while the network is bad too."""
     algorithm = ob.fedbuff(steps=3, size=2, concurrency=SITES)
-    chance = Random(seed)
+    rng = Random(seed)
     data, test = digits
     network = MemoryNetwork(Faults(cut=0.02, duplicate=0.05, rng=Random(seed)))
 
@@ -193,7 +193,7 @@ def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -
                     started=services.append,
                 )
             )  # fmt: skip
-            wanted = chance.randrange(8)  # updates, before it dies
+            wanted = rng.randrange(8)  # updates, before it dies
             while not server.done() and len(services) <= deaths:
                 await asyncio.sleep(0)
             begun = services[-1].snapshot().arrived
