@@ -53,7 +53,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """PyTorch computes with one thread, as every driver has it, and finds its chance as it was."""
+    """One thread for PyTorch, as under every driver; its random generator is restored."""
     import torch
 
     threads, state = torch.get_num_threads(), torch.get_rng_state()

@@ -19,7 +19,7 @@ _MARK = "__offbeat_exposed__"
 
 
 class NotAllowedError(UsageError):
-    """A name that nobody has allowed; nothing was imported for it."""
+    """A name that is not allowed; nothing was imported for it."""
 
 
 def expose(named: T) -> T:
@@ -65,7 +65,7 @@ class Allowed:
 
     @classmethod
     def of(cls, allow: "Allow") -> "Allowed":
-        """What an argument `allow` allows: a sequence of names, or an `Allowed`, which stays as it is.
+        """The allowed names of an argument `allow`: a sequence of names, or an `Allowed`, which is returned.
 
         Raises:
             UsageError: It is one string, or a name is none.
@@ -96,7 +96,7 @@ class Allowed:
         self._grant(text, option)
 
     def load(self, text: str, option: str) -> Any:
-        """Import what a name says, if it is allowed.
+        """Import the object of a name, if it is allowed.
 
         Args:
             text: "module:function".
@@ -145,7 +145,7 @@ class Allowed:
 Allow = Sequence[str] | Allowed
 """Names that are allowed, each "module" or "module:function"; or an `Allowed`."""
 Load = Callable[[str, str], Any]
-"""Imports what a name says, given the name and what names it."""
+"""Imports the object of a name, given the name and its option."""
 NOTHING = Allowed()
 """Allows no name."""
 
@@ -166,9 +166,10 @@ def _is_exposed(found: Any, module: str) -> bool:
 
 
 def _package_path(module: str) -> Path | None:
-    """The file or the folder of a module's outermost package; None where there is none."""
+    """The file or the folder of a module's outermost package; None if it is not installed."""
     try:
-        spec = find_spec(module.partition(".")[0])  # of the outermost one: it imports nothing
+        # For the outermost package, `find_spec` imports nothing.
+        spec = find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         return None
     if spec is None:

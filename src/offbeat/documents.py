@@ -65,18 +65,13 @@ def parse_yaml(text: str, what: str) -> Any:
         raise UsageError(f"{what} is not valid YAML{line}: {problem}") from None
     except UsageError:
         raise
-    except (
-        ValueError,
-        TypeError,
-        ArithmeticError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # such as of a date
+    except (ValueError, TypeError, ArithmeticError, AttributeError, RecursionError) as error:
+        # PyYAML lets the errors of values through, such as of a date.
         raise UsageError(f"{what} is not valid YAML: {error}") from None
 
 
 def _parse(text: str, what: str) -> Any:
-    """Read a text. Libyaml is ten times as fast; PyYAML's own parser says more of what it refuses."""
+    """Read a text. Libyaml is ten times as fast; PyYAML's own parser has better errors."""
     with suppress(yaml.YAMLError, UnicodeEncodeError):
         return _load(text, what, _FastLoader)
     return _load(text, what, _Loader)

@@ -1,4 +1,4 @@
-"""What a run is, whoever drives it: one value for the simulator, a server, Flower, recipes and replay."""
+"""An experiment: one value for the simulator, a server, Flower, recipes and replay."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -73,7 +73,7 @@ class Experiment:
     recipe: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be checked without clients."""
+        """Check the options that need no clients."""
         if not isinstance(self.algorithm, Algorithm):
             raise UsageError(
                 f"a {type(self.algorithm).__name__} is not an Algorithm: call a factory, such as "
@@ -83,11 +83,11 @@ class Experiment:
 
     @property
     def name(self) -> str:
-        """What the run is called."""
+        """The run's name in tables and figures."""
         return self.label or self.algorithm.name
 
     def prepare(self, clients: int, *, tested: bool = True) -> "PreparedRun":
-        """Make what the run starts with.
+        """Make the initial state of the run.
 
         Args:
             clients: Number of clients with which it begins.
@@ -109,7 +109,7 @@ class Experiment:
         return PreparedRun(experiment, clients, first, algorithm, complete, root, plan)
 
     def release_plan(self, layout: Layout, clients: int) -> ReleasePlan | None:
-        """What is fixed for the releases of the run from its beginning on; None without privacy.
+        """The plan for the releases of the run, fixed from its beginning on; None without privacy.
 
         Args:
             layout: Layout of the model.
@@ -184,7 +184,7 @@ class PreparedRun:
 
     @property
     def higher_is_better(self) -> Mapping[str, bool]:
-        """Whether more is better of the learner's metrics, where the learner says so."""
+        """Whether more is better of the learner's metrics, as far as the learner declares it."""
         return metric_directions(self.learner)
 
     @property
@@ -195,11 +195,11 @@ class PreparedRun:
 
     @property
     def privacy(self) -> dict[str, Any]:
-        """What is recorded of the run's privacy; empty without any."""
+        """The entry of a run's record about privacy; empty without any."""
         return {} if self.release_plan is None else self.release_plan.recorded
 
     def metadata(self) -> dict[str, Any]:
-        """What a run's directory records of it."""
+        """The entries of a run's directory."""
         return {
             "offbeat": __version__,
             "label": self.experiment.name,
@@ -241,7 +241,7 @@ class PreparedRun:
 
 
 def check_entry(record: RunRecord, what: str, now: Mapping[str, Any] | None) -> None:
-    """Raises `RunError` where an entry of a run's record says something else than is given now."""
+    """Raises `RunError` where an entry of a run's record differs from the present value."""
     if (found := first_difference(record.meta.get(what) or {}, now or {})) is not None:
         raise RunError(f"{record.path} was started with another {what}: {found}")
 

@@ -26,7 +26,8 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         source = sources[name]
         value: Any = None if source == package else getattr(import_module(source), name, None)
-        if value is None:  # a module of the source that nothing has imported yet
+        if value is None:
+            # The name is of a module that nothing has imported yet.
             value = import_module(f"{source}.{name}")
         setattr(sys.modules[package], name, value)
         return value

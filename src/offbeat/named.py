@@ -1,4 +1,4 @@
-"""Functions of users by name, "module:function": how they are imported, and how their errors are told."""
+"""Functions of users by name, "module:function": their import, and errors in it."""
 
 import sys
 from collections.abc import Iterator
@@ -27,13 +27,15 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
     if not (module and colon and attribute):
         raise UsageError(f"{option} {text}: give module:function")
     if here and (place := str(Path.cwd())) not in sys.path:
-        sys.path.append(place)  # it stays, for what the module imports later
+        # The directory stays in the path for what the module imports later.
+        sys.path.append(place)
     try:
         with named_errors(text, option, passing=ModuleNotFoundError):
             imported = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _one_line_error(text, option, error) from error  # of an import within the module
+            # An import within the module has failed.
+            raise _one_line_error(text, option, error) from error
         raise UsageError(
             f"{option} {text}: there is no module {error.name}: install it"
             + (", or give the name of one in the current directory" if here else "")
@@ -46,7 +48,7 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
 
 @contextmanager
 def named_errors(text: str, option: str, passing: type[Exception] = OffbeatError) -> Iterator[None]:
-    """Turn what a user's code raises within the context into one line with its file and line.
+    """Turn an error of a user's code within the context into one line with its file and line.
 
     Args:
         text: "module:function".
@@ -62,9 +64,10 @@ def named_errors(text: str, option: str, passing: type[Exception] = OffbeatError
 
 
 def name_of(function: Any) -> str:
-    """The name of a function or a class, "module:function"; ":name" for what cannot be imported by name."""
+    """The name of a function or a class, "module:function"; ":name" if it cannot be imported by name."""
     name: str | None = getattr(function, "__qualname__", None)
-    if name is None:  # an object, of which only the class has a name
+    if name is None:
+        # An object has no name of its own, only its class has one.
         return f":{type(function).__name__}"
     return f"{'' if '<' in name or '.' in name else function.__module__}:{name}"
 

@@ -3,7 +3,6 @@
 from itertools import product
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
+from tests.digits import equal_digits
 from tests.options import example
 from tests.sampling import mostly_thorough
 
@@ -75,8 +75,7 @@ def module() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def learner() -> ob.TorchLearner:
-    source = ob.load("digits", samples=40, test_samples=10)
-    data = ob.federate(source, None, np.array_split(np.arange(40), CLIENTS))
+    data = equal_digits(CLIENTS, samples=40, test_samples=10)
     return ob.TorchLearner(module, data, ob.Training(lr=0.02, batch_size=10))
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from tests.algorithms.test_reductions import Pull
+from tests.algorithms.pull import Pull
 
 # λ = 0 and ι = 1: ξ = 1 and α = 1/2, whatever the staleness and the version
 FIXED = {"lam": 0.0, "iota": 1.0, "adaptive": False}

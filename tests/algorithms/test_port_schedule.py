@@ -7,23 +7,15 @@ import torch
 
 import offbeat as ob
 from offbeat.core.commands import Aggregate, Command, Recall, Train
-from offbeat.core.events import Arrived, Begin, Joined, Left, Lost
+from offbeat.core.events import Joined, Left, Lost
 from offbeat.core.features import Feature
 from offbeat.core.server import Server
-from tests.algorithms.test_reductions import Pull, play
+from tests.algorithms.pull import Pull, play
+from tests.algorithms.server_by_hand import arrive, begin
 
 
 def begun(clients: int, **options: Any) -> Server:
-    server = Server(ob.port(**{"size": 2, "tau_max": 1, "steps": 1, **options}).schedule)
-    for client in range(clients):
-        server.feed(0.0, Joined(client, 10, 1))
-    server.feed(0.0, Begin())
-    return server
-
-
-def arrive(server: Server, t: float, client: int) -> list[Command]:
-    task = server.tasks[client]
-    return server.feed(t, Arrived(client, task.id, task.steps))
+    return begin(ob.port(**{"size": 2, "tau_max": 1, "steps": 1, **options}), [1] * clients)
 
 
 def short(commands: list[Command]) -> list[Any]:

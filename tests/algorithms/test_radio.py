@@ -48,9 +48,9 @@ def test_a_better_channel_gets_no_more_symbols(n, c):
 
 
 @given(symbols, capacities, st.randoms())
-def test_it_does_not_depend_on_the_order(n, c, chance):
+def test_it_does_not_depend_on_the_order(n, c, rng):
     order = list(range(len(c)))
-    chance.shuffle(order)
+    rng.shuffle(order)
     bits, each = equal_bits(n, c)
     assert equal_bits(n, [c[k] for k in order]) == (bits, [each[k] for k in order])
 

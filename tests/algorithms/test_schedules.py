@@ -6,21 +6,13 @@ import pytest
 
 import offbeat as ob
 from offbeat.core.commands import Aggregate, Command, Train
-from offbeat.core.events import Arrived, Begin, Joined, Left, Lost
+from offbeat.core.events import Joined, Left, Lost
 from offbeat.core.server import Server
+from tests.algorithms.server_by_hand import arrive, begin
 
 
 def begun(algorithm: ob.Algorithm, clients: int) -> Server:
-    server = Server(algorithm.schedule)
-    for client in range(clients):
-        server.feed(0.0, Joined(client, 10, client + 1))
-    server.feed(0.0, Begin())
-    return server
-
-
-def arrive(server: Server, t: float, client: int) -> list[Command]:
-    task = server.tasks[client]
-    return server.feed(t, Arrived(client, task.id, task.steps))
+    return begin(algorithm, range(1, clients + 1))
 
 
 def short(commands: list[Command]) -> list[Any]:

@@ -12,7 +12,7 @@ import offbeat as ob
 from offbeat.algorithms.fedfa import Window
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.model import Model
-from tests.algorithms.test_reductions import Pull, play, replay, same_model
+from tests.algorithms.pull import Pull, play, replay, same_model
 
 
 def close(one: ob.Run, other: ob.Run, atol: float = 1e-5) -> bool:

@@ -8,23 +8,15 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.fedat import Tiering
 from offbeat.core.commands import Aggregate, Command, Train
-from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Timer
+from offbeat.core.events import Joined, Left, Lost, Timer
 from offbeat.core.journal import event_of
 from offbeat.core.server import Server
-from tests.algorithms.test_reductions import SPEEDS, play
+from tests.algorithms.pull import SPEEDS, play
+from tests.algorithms.server_by_hand import arrive, begin
 
 
 def begun(clients: int, **options: Any) -> Server:
-    server = Server(ob.fedat(1, **options).schedule)
-    for client in range(clients):
-        server.feed(0.0, Joined(client, 10, 1))
-    server.feed(0.0, Begin())
-    return server
-
-
-def arrive(server: Server, t: float, client: int) -> list[Command]:
-    task = server.tasks[client]
-    return server.feed(t, Arrived(client, task.id, task.steps))
+    return begin(ob.fedat(1, **options), [1] * clients)
 
 
 def short(commands: list[Command]) -> list[Any]:

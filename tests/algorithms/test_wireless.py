@@ -21,7 +21,8 @@ from offbeat.core.errors import UsageError
 from offbeat.core.programme import Programme
 from offbeat.local.objectives import Plain
 from offbeat.world.channel import Channel, Trace
-from tests.algorithms.test_reductions import Pull
+from tests.algorithms.pull import Pull
+from tests.digits import equal_digits
 
 # gains such that log2(1 + 10^(snr/10) · gain) is 1, 2, 3 bits per symbol at 0 dB
 STEADY = Channel(600, snr_db=0.0, fading=Trace([[1.0], [3.0], [7.0]]))
@@ -120,12 +121,10 @@ CODED = replace(algorithm(AgeBased(), 2, gamma=0.6, period=3.0), codec=SparseQua
 
 
 def digits() -> ob.TorchLearner:
-    import numpy as np
     from torch import nn
 
     torch.manual_seed(0)
-    source = ob.load("digits", samples=120, test_samples=30)
-    data = ob.federate(source, None, np.array_split(np.arange(120), 6))
+    data = equal_digits(6, samples=120, test_samples=30)
     return ob.TorchLearner(
         nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), data, ob.Training(lr=0.1, batch_size=5)
     )

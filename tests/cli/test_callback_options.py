@@ -12,9 +12,7 @@ import offbeat as ob
 from offbeat.recipes import run_pool
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import document_of, load_recipe
-from tests.cli.test_command_line import RECIPE, offbeat
-
-__all__ = ["offbeat"]
+from tests.cli.test_command_line import RECIPE
 
 MODULE = """
 import json

@@ -10,7 +10,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ import yaml
 from msgspec.structs import replace
 
 import offbeat as ob
-from offbeat import cli
 from offbeat.cli import console
 from offbeat.cli.console import _metric_lines, add_row, plain_table
 from offbeat.cli.executor_options import memory_size
@@ -33,6 +31,7 @@ from offbeat.recipes.load import load_recipe
 from offbeat.report.units import size_text
 from offbeat.sim.execution import Execution
 from offbeat.version import __version__
+from tests.cli.answer import Answer
 from tests.ended import ended_files
 from tests.forks import OFFBEAT, Fork, shell_command
 from tests.sampling import thorough
@@ -60,37 +59,6 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.chdir(tmp_path)
     Path("tiny.yaml").write_text(yaml.safe_dump(RECIPE))
     return "tiny.yaml"
-
-
-class Answer:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-    def complaint(self, code: int = 2) -> str:
-        """Its only line on stderr, of a call that printed nothing else."""
-        assert self.code == code, self.err
-        assert self.out == ""
-        lines = self.err.splitlines()
-        assert len(lines) == 1, self.err
-        assert lines[0].startswith("offbeat: ")
-        return lines[0]
-
-
-@pytest.fixture
-def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command line in this process."""
-    monkeypatch.setattr(console.out, "width", 160)
-    monkeypatch.setattr(console.err, "width", 160)
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capfd.readouterr()
-        code = end.value.code
-        return Answer(code if isinstance(code, int) else 0, said.out, said.err)
-
-    return call
 
 
 def process(*arguments: object, **environment: str) -> Answer:

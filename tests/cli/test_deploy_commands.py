@@ -5,7 +5,6 @@ import json
 import shutil
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,8 +18,6 @@ import torch
 import yaml
 
 import offbeat as ob
-from offbeat import cli
-from offbeat.cli import console
 from offbeat.cli.state_dir import enrolled_sites, is_own_tokens
 from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
 from offbeat.net.auth.tokens import enrol
@@ -54,23 +51,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = check(DOCUMENT, "test")
     run_recipe(recipe, out=place)
     return place
-
-
-@pytest.fixture
-def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr(console.out, "width", 160)
-    monkeypatch.setattr(console.err, "width", 160)
-    monkeypatch.delenv("OFFBEAT_TOKEN", raising=False)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capfd.readouterr()
-        return int(end.value.code or 0), said.out, said.err
-
-    return call
 
 
 @contextmanager

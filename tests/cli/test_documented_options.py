@@ -1,7 +1,6 @@
 """Every command and option is documented, the help has sections, and the keys of `--set` are fields."""
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from functools import cache
@@ -13,7 +12,6 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from offbeat import cli
 from offbeat.cli import app, join, serve
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.core.errors import UsageError
@@ -68,20 +66,6 @@ def test_every_command_is_in_the_table_of_the_page() -> None:
 @pytest.mark.parametrize(("command", "option"), sorted(options()))
 def test_every_option_is_documented(command: str, option: str) -> None:
     assert any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for text in texts_of(command))
-
-
-@pytest.fixture
-def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command line in this process: its exit code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["offbeat", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capfd.readouterr()
-        return int(end.value.code or 0), said.out, said.err
-
-    return call
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from offbeat import cli
 from offbeat.cli import plug_ins
+from tests.cli.answer import Answer
 
 COUNT = '''
 from typing import Annotated
@@ -18,21 +18,7 @@ def count(words: list[str], loud: Annotated[bool, typer.Option("--loud", help="s
     print(f"{len(words)} words" + "!" * loud)
 '''
 
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """The command line in this process: its exit code, stdout and stderr."""
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["offbeat", *arguments])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capfd.readouterr()
-        return int(end.value.code or 0), said.out, said.err
-
-    return call
+Call = Callable[..., Answer]
 
 
 @pytest.fixture

@@ -22,8 +22,6 @@ import torch
 import yaml
 
 import offbeat as ob
-from offbeat import cli
-from offbeat.cli import console
 from offbeat.cli.dashboard import dashboard_of
 from offbeat.data.federated import Source
 from offbeat.data.site import site_data
@@ -47,29 +45,18 @@ RECIPE: dict[str, Any] = {
 }
 
 
+@pytest.fixture(autouse=True)
+def logging_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of a test leave pytest's handlers of the log in place."""
+    for command in ("serve", "join"):
+        monkeypatch.setattr(f"offbeat.cli.{command}.setup_logs", lambda *_: None)
+
+
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
     return path
-
-
-@pytest.fixture
-def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr(console.out, "width", 300)
-    monkeypatch.setattr(console.err, "width", 300)
-    for command in ("serve", "join"):
-        monkeypatch.setattr(f"offbeat.cli.{command}.setup_logs", lambda *_: None)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capfd.readouterr()
-        return int(end.value.code or 0), said.out, said.err
-
-    return call
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from itertools import count, product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -26,17 +25,11 @@ from offbeat.core.learner import LocalTask, MergePoint, TaskInputs
 from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
 from offbeat.world.channel import Trace
-from tests.options import options_of
+from tests.conformance.settings import OPTIONS, SEED, SPEEDS
+from tests.digits import equal_digits
 from tests.sampling import mostly_thorough
 
-SPEEDS = [1.0, 1.5, 2.0, 3.25, 7.0]
-SEED, TASKS = 11, 30
-# What the driver in this file cannot do: recall a client, tell the length of an update.
-OTHER: dict[str, dict[str, Any]] = {
-    "port": {"urgent": False},
-    "wireless": {"policy": {"kind": "data_importance"}},
-}
-OPTIONS = {name: {**options_of(name), **OTHER.get(name, {})} for name in ob.ALGORITHMS}
+TASKS = 30
 # At 0 dB and with these gains the channels carry 1, 2, 3, 1, 2 bits per symbol.
 BITS = [1.0, 2.0, 3.0, 1.0, 2.0]
 # The policy that always runs.
@@ -62,9 +55,9 @@ def module() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def learner() -> ob.TorchLearner:
-    source = ob.load("digits", samples=200, test_samples=20)
-    data = ob.federate(source, None, np.array_split(np.arange(200), 5))
-    return ob.TorchLearner(module, data, ob.Training(lr=0.1, batch_size=20))
+    return ob.TorchLearner(
+        module, equal_digits(5, samples=200, test_samples=20), ob.Training(lr=0.1, batch_size=20)
+    )
 
 
 Said = list[tuple[float, Any]]

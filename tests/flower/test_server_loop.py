@@ -30,10 +30,11 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.server_learner import server_learner
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
-from tests.conformance.test_same_everywhere import OPTIONS
+from tests.conformance.settings import OPTIONS
+from tests.digits import equal_digits
 from tests.flower.fake_grid import FakeGrid, FakeNode
 from tests.net.replay_player import Play, coordinator_of
-from tests.net.support import Terms, run_spec, terms_of
+from tests.net.support import Shares, Terms, run_spec, shares_of_digits, terms_of
 from tests.sampling import mostly_thorough, thorough
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -54,9 +55,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[list[Dataset], Dataset]:
-    source = ob.load("digits", samples=400, test_samples=200)
-    return [source.train.subset(p) for p in np.array_split(np.arange(400), SITES)], source.test
+def digits() -> Shares:
+    return shares_of_digits(SITES, samples=400, test_samples=200)
 
 
 def grid_of(data: list[Dataset], first: int = 100) -> FakeGrid:
@@ -164,10 +164,7 @@ def test_nodes_keep_their_running_statistics(
 def played(algorithm: ob.Algorithm, directory: Path, maker: Any) -> tuple[Coordinator, Play]:
     """A run's events, played to a coordinator with sites that keep everything in one process."""
     record = ob.read_run(directory)
-    source = ob.load("digits", samples=400, test_samples=200)
-    learner = ob.TorchLearner(
-        maker, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
-    )
+    learner = ob.TorchLearner(maker, equal_digits(SITES, samples=400, test_samples=200), TRAINING)
     coordinator = coordinator_of(algorithm, learner.initial(3), SITES, 3, until=ob.Until(tasks=40))
     play = Play(algorithm, learner, coordinator)
     for row in record.rows():

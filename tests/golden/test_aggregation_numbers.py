@@ -15,11 +15,7 @@ from offbeat.core.layout import Entry, Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from tests.golden.hand_driven import HandDriven
-
-
-def near(*expected: float) -> object:
-    return pytest.approx(list(expected), rel=2e-6, abs=2e-6)  # float32
-
+from tests.golden.near import near
 
 # ---- the global model alone, without a server ----
 

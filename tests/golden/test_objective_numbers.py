@@ -16,10 +16,7 @@ from offbeat.core.layout import Entry, Layout
 from offbeat.core.model import Tensors
 from offbeat.core.objective import LocalRun, Objective
 from tests.golden.hand_driven import HandDriven
-
-
-def near(*expected: float) -> object:
-    return pytest.approx(list(expected), rel=2e-6, abs=2e-6)  # float32
+from tests.golden.near import near
 
 
 def local(

@@ -14,10 +14,7 @@ from offbeat.core.layout import Entry, Layout
 from offbeat.core.model import Model
 from offbeat.vectors.chunked import CHUNK
 from tests.golden.hand_driven import HandDriven
-
-
-def near(*expected: float) -> object:
-    return pytest.approx(list(expected), rel=2e-6, abs=2e-6)  # float32
+from tests.golden.near import near
 
 
 def model(*values: float, layout: Layout | None = None) -> Model:

@@ -1,7 +1,6 @@
 """Robust aggregators, worked out by hand on two parameters (the arithmetic is in the comments)."""
 
 from math import inf, nan
-from typing import Any
 
 import pytest
 import torch
@@ -22,13 +21,10 @@ from offbeat.algorithms.robust import (
 )
 from offbeat.core.model import Tensors
 from tests.algorithms.robust.by_hand import step, updates
+from tests.golden.near import near
 
 FRESH = ob.constant()
 HALVES = ob.polynomial(1.0, 0.5)  # s(0) = 1, s(3) = 1/2
-
-
-def near(*expected: float) -> Any:
-    return pytest.approx(list(expected), rel=2e-6, abs=2e-6)  # float32
 
 
 # ---- norm clipping ----

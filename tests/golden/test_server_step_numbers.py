@@ -8,10 +8,7 @@ import pytest
 import offbeat as ob
 from offbeat.core.layout import Entry, Layout
 from tests.golden.hand_driven import HandDriven
-
-
-def near(*expected: float) -> object:
-    return pytest.approx(list(expected), rel=2e-6, abs=2e-6)  # float32
+from tests.golden.near import near
 
 
 def one_client(algorithm: ob.Algorithm) -> HandDriven:

@@ -11,10 +11,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.local.objectives import Plain
 from tests.golden.hand_driven import HandDriven
-
-
-def near(*expected: float) -> object:
-    return pytest.approx(list(expected), rel=2e-6, abs=2e-6)  # float32
+from tests.golden.near import near
 
 
 def two_tiers() -> HandDriven:

@@ -16,13 +16,10 @@ from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.vectors.arithmetic import RunningWindow
 from tests.golden.hand_driven import HandDriven
+from tests.golden.near import near
 from tests.sampling import examples
 
 NONE = torch.zeros(0, dtype=torch.int64)
-
-
-def near(*expected: float) -> object:
-    return pytest.approx(list(expected), rel=2e-6, abs=2e-6)  # float32
 
 
 def model(*values: float) -> Model:

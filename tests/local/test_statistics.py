@@ -168,7 +168,7 @@ def test_one_sample_is_too_few() -> None:
 
 
 def test_estimating_leaves_everything_else_alone() -> None:
-    """The momentum, the next training, the global random numbers; dropout has chance of its own."""
+    """The momentum, the next training, the global random numbers; dropout has a stream of its own."""
     module = nn.Sequential(nn.Dropout(0.5), *norm(0.5))
     learner = tiny(FIRST, SECOND, module=module)
     base, task = learner.initial(0), LocalTask(0, 1, 0, 4, seed=1)

@@ -57,7 +57,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def torch_left_alone() -> Iterator[None]:
-    """PyTorch has its number of threads and its chance again at the end."""
+    """Restore PyTorch's number of threads and its random generator at the end."""
     before, state = torch.get_num_threads(), torch.get_rng_state()
     yield
     torch.set_num_threads(before)

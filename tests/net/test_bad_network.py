@@ -80,14 +80,14 @@ async def federation(
 class Jumpy:
     """A clock that is set back and forth, now and then."""
 
-    def __init__(self, chance: Random, far: float) -> None:
-        self._chance, self._far, self._off = chance, far, 0.0
+    def __init__(self, rng: Random, far: float) -> None:
+        self._rng, self._far, self._off = rng, far, 0.0
         self.jumps = 0
 
     def now(self) -> float:
         """Seconds since some moment, as somebody has set them."""
-        if self._chance.random() < 0.2:
-            self._off = self._chance.uniform(-self._far, self._far)
+        if self._rng.random() < 0.2:
+            self._off = self._rng.uniform(-self._far, self._far)
             self.jumps += 1
         return time.monotonic() + self._off
 
@@ -145,14 +145,14 @@ class HalfOpen:
 
 @pytest.mark.thorough
 def test_links_that_go_dead_in_silence_are_left_by_both_sides(digits: Any, tmp_path: Path) -> None:
-    network, chance, attempts = MemoryNetwork(), Random(1), [0] * SITES
+    network, rng, attempts = MemoryNetwork(), Random(1), [0] * SITES
 
     def connect(i: int) -> Connect:
         async def half_open() -> Any:
             link = await network.connect(f"site-{i}")()
             attempts[i] += 1
-            dies = i > 0 and (attempts[i] == 1 or chance.random() < 0.3)
-            return HalfOpen(link, chance.randrange(3, 12)) if dies else link
+            dies = i > 0 and (attempts[i] == 1 or rng.random() < 0.3)
+            return HalfOpen(link, rng.randrange(3, 12)) if dies else link
 
         return half_open
 

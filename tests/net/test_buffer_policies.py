@@ -1,11 +1,9 @@
 """Running statistics that stay at sites which are killed and come back, and a server that has none."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -26,9 +24,10 @@ from offbeat.net.server.server_learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.runs.files import read_tensors
 from offbeat.testing.network import MemoryNetwork
-from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
+from tests.conformance.settings import OPTIONS, SEED, SPEEDS
+from tests.digits import equal_digits
 from tests.net.replay_player import Play, coordinator_of, rows_of
-from tests.net.support import Shares, hurry, run_spec, serve, shares_of_digits, terms_of, torch_left_alone
+from tests.net.support import Shares, run_spec, serve, terms_of
 from tests.sampling import thorough
 
 UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
@@ -46,18 +45,10 @@ def module(*_: Any) -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def models_with_buffers(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No model of the registry has BatchNorm: here they all are one that has."""
     monkeypatch.setattr("offbeat.models.registry.build", module)
-    hurry(monkeypatch)
-    with torch_left_alone():
-        torch.set_num_threads(1)
-        yield
-
-
-@pytest.fixture(scope="module")
-def digits() -> Shares:
-    return shares_of_digits(SITES, samples=400, test_samples=200)
+    torch.set_num_threads(1)
 
 
 def composed(name: str, policy: Buffers, **options: Any) -> ob.Algorithm:
@@ -68,8 +59,7 @@ def composed(name: str, policy: Buffers, **options: Any) -> ob.Algorithm:
 @pytest.mark.parametrize("name", ["fedasmu", "scaffold", *thorough("fedbuff", "fedcompass")])
 def test_a_coordinator_does_what_the_simulator_does(name: str, policy: Buffers, tmp_path: Path) -> None:
     """Tasks are lost, sites go and come; the final model is the one that the simulator has."""
-    source = ob.load("digits", samples=200, test_samples=20)
-    learner = ob.TorchLearner(module, ob.federate(source, None, np.array_split(np.arange(200), 5)), TRAINING)
+    learner = ob.TorchLearner(module, equal_digits(5, samples=200, test_samples=20), TRAINING)
     world = ob.World(SPEEDS, jitter=0.1, availability=ob.Availability(dropout=0.1, period=60, present=0.8))
     algorithm = composed(name, policy)
     run = ob.simulate(algorithm, world, learner, seed=SEED, until=ob.Until(tasks=40), evaluate=None)
@@ -107,9 +97,7 @@ def test_a_site_that_is_killed_goes_on_with_its_statistics(digits: Shares, tmp_p
     plan = run_spec(algorithm, judge_of(), SEED)
     workshop = make_context(Site.of(own))(plan.document(), client)
     bases = [judge_of().initial(seed) for seed in range(4)]
-    data = ob.federate(
-        ob.load("digits", samples=400, test_samples=200), None, np.array_split(np.arange(400), SITES)
-    )
+    data = equal_digits(SITES, samples=400, test_samples=200)
     learner, state = ob.TorchLearner(module, data, TRAINING), dict[str, torch.Tensor]()
     for task, base in enumerate(bases):
         store = SiteStore(tmp_path)
@@ -175,10 +163,7 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
     assert asyncio.run(run()) == "reached 40 client tasks"
     torch.set_num_threads(1)
     record = ob.read_run(tmp_path / "run")
-    source = ob.load("digits", samples=400, test_samples=200)
-    learner = ob.TorchLearner(
-        module, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
-    )
+    learner = ob.TorchLearner(module, equal_digits(SITES, samples=400, test_samples=200), TRAINING)
     initial = judge_of()
     coordinator = coordinator_of(algorithm, initial.initial(3), SITES, 3, until=ob.Until(tasks=40))
     play = Play(algorithm, renumbered(learner, record), coordinator)

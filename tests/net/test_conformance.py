@@ -23,7 +23,8 @@ from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.sim.backend import simulated_seeds
 from offbeat.sim.replay import replay
-from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
+from tests.conformance.settings import OPTIONS, SEED, SPEEDS
+from tests.digits import equal_digits
 from tests.net.replay_player import FOREVER, Play, coordinator_of, name_of, rows_of
 from tests.net.support import coordinator_from, terms_of
 from tests.options import EVERY_FEATURE
@@ -46,9 +47,9 @@ def module() -> nn.Module:
 
 @pytest.fixture(scope="module")
 def learner() -> ob.TorchLearner:
-    source = ob.load("digits", samples=200, test_samples=20)
-    data = ob.federate(source, None, np.array_split(np.arange(200), 5))
-    return ob.TorchLearner(module, data, ob.Training(lr=0.1, batch_size=20))
+    return ob.TorchLearner(
+        module, equal_digits(5, samples=200, test_samples=20), ob.Training(lr=0.1, batch_size=20)
+    )
 
 
 WORLDS = {

@@ -5,7 +5,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -21,6 +20,7 @@ from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSub
 from offbeat.net.secure.helping import help_run
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
+from tests.digits import equal_digits
 from tests.net.support import hurry, recording, serve, shares_of_digits, terms_of, torch_left_alone
 from tests.net.test_secure_run import HELPERS
 from tests.net.test_what_leaves_a_site import failing
@@ -117,8 +117,7 @@ def test_both_count_in_a_simulation() -> None:
     """The run's accounting is that of the same run without privacy of examples, which counts steps alone."""
 
     def run(examples: ExamplesPrivacy | None) -> ob.Run:
-        source = ob.load("digits", samples=240, test_samples=60)
-        data = ob.federate(source, None, np.array_split(np.arange(240), 4))
+        data = equal_digits(4, samples=240, test_samples=60)
         module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         learner = ob.TorchLearner(module, data, TRAINING, examples=examples)
         algorithm, until = ob.fedbuff(size=2, steps=STEPS), ob.Until(tasks=TASKS)

@@ -28,7 +28,7 @@ from offbeat.net.transport import OnChannel
 from offbeat.sim.replay import replay
 from offbeat.testing.network import Faults, MemoryNetwork
 from tests.ended import ended_files
-from tests.net.support import Shares, Terms, serve, shares_of_digits, terms_of
+from tests.net.support import Shares, Terms, serve, terms_of
 from tests.sampling import thorough
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -42,11 +42,6 @@ TERMS = terms_of(clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=o
 def where_it_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the coordinator runs: the models here are small, and with -1 none is."""
     monkeypatch.setattr("offbeat.net.server.service.SMALL", request.param)
-
-
-@pytest.fixture(scope="module")
-def digits() -> Shares:
-    return shares_of_digits(SITES, samples=400, test_samples=200)
 
 
 async def federation(
@@ -185,7 +180,7 @@ def test_a_server_that_stops_goes_on_later(digits: Any, tmp_path: Path) -> None:
 def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -> None:
     """Dropped at any moment, without a goodbye or a checkpoint, while the network is bad too."""
     algorithm = ob.fedbuff(steps=3, size=2, concurrency=SITES)
-    chance = Random(seed)
+    rng = Random(seed)
     data, test = digits
     network = MemoryNetwork(Faults(cut=0.02, duplicate=0.05, rng=Random(seed)))
 
@@ -200,7 +195,7 @@ def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -
                     started=services.append,
                 )
             )  # fmt: skip
-            wanted = chance.randrange(8)  # updates, before it dies
+            wanted = rng.randrange(8)  # updates, before it dies
             while not server.done() and len(services) <= deaths:
                 await asyncio.sleep(0)
             begun = services[-1].snapshot().arrived

@@ -10,12 +10,8 @@ from offbeat.verdicts.answers import (
     equal_over_looks,
     over_looks,
 )
-from offbeat.verdicts.average import NOTHING, PairSample
-
-
-def sample(block: str, *values: float | None) -> PairSample:
-    return PairSample(block, dict(enumerate(values)))
-
+from offbeat.verdicts.average import NOTHING
+from tests.verdicts.samples import sample
 
 AHEAD, BEHIND = (1.0, 1.1, 0.9), (-1.0, -1.1, -0.9)
 MIXED = [sample(str(k), *values) for k, values in enumerate((AHEAD, AHEAD, AHEAD, BEHIND))]

@@ -9,15 +9,11 @@ from hypothesis import strategies as st
 from offbeat.verdicts.average import (
     NOTHING,
     Average,
-    PairSample,
     Sides,
     average,
     column_correlation,
 )
-
-
-def sample(block: str, *values: float | None) -> PairSample:
-    return PairSample(block, dict(enumerate(values)))
+from tests.verdicts.samples import sample
 
 
 def test_one_pair_is_student_s_test() -> None:

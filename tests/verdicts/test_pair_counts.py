@@ -4,10 +4,7 @@ import pytest
 
 from offbeat.verdicts.average import NOTHING, PairSample, Sides, average
 from offbeat.verdicts.pair_counts import at_least, each_pair, pairs_ahead
-
-
-def sample(block: str, *values: float | None) -> PairSample:
-    return PairSample(block, dict(enumerate(values)))
+from tests.verdicts.samples import sample
 
 
 def test_every_pair_is_the_intersection_union_test_and_one_reversed_refutes_it() -> None:

@@ -1,4 +1,4 @@
-"""The runs of a study: one for each column, label and seed, with the digest of what gives its numbers."""
+"""The runs of a study: one for each column, label and seed, with the digest of its options."""
 
 import hashlib
 import json
@@ -41,12 +41,12 @@ class Cell:
 
     @property
     def seed(self) -> int:
-        """Its seed."""
+        """The run's seed."""
         return self.recipe.seed
 
     @property
     def name(self) -> str:
-        """What tells it from the other runs of its study: "column label seed 0"."""
+        """Name of the run within its study: "column label seed 0"."""
         return f"{self.column} {self.label} seed {self.seed}"
 
 
@@ -99,7 +99,8 @@ def _column_cells(
     count = max(seeds or recipe.seeds, least)
     stated_text, found = setting_text(stated), []
     for setting in settings(recipe, labels, where):
-        with suppress(NotAllowedError):  # what a study may name is known when its runs are made
+        # Whether a study may name a function is only known when its runs are made.
+        with suppress(NotAllowedError):
             setting.algorithm()
         algorithm = algorithm_text(recipe.spec(setting.label))
         for own in setting.runs(count):
@@ -109,7 +110,7 @@ def _column_cells(
 
 
 def setting_text(document: Mapping[str, Any]) -> str:
-    """What a recipe says of its runs, as written, as JSON: without what describes a comparison.
+    """The part of a recipe on which its runs depend, as written, as JSON: without the comparison's options.
 
     Defaults are not in it: a version of Offbeat with a further option leaves it as it is.
 

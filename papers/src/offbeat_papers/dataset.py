@@ -19,7 +19,7 @@ _LICENSES = [{"name": LICENSE, "path": "https://www.apache.org/licenses/LICENSE-
 
 
 def write_dataset(results: Results, folder: Path) -> Iterator[Path]:
-    """Write the dataset into a folder: what describes it, the CSV files, Parquet files, and every figure.
+    """Write the dataset into a folder: its description, the CSV files, Parquet files, and every figure.
 
     Args:
         results: Where the rows are.

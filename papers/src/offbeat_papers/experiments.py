@@ -59,7 +59,7 @@ class Paper(Section):
 
     @property
     def name(self) -> str:
-        """Its title without authors and year."""
+        """The paper's title without authors and year."""
         return self.title.partition(" (")[0]
 
 
@@ -91,7 +91,7 @@ class JudgedExperiment:
 
     @property
     def runs(self) -> frozenset[Run]:
-        """Its runs."""
+        """The runs of the experiment."""
         return frozenset(
             (item.rows.study.name, item.rows.size, *arm, seed)
             for item in self.items

@@ -78,7 +78,7 @@ def _curves(rows: ItemRows, curves: Mapping[tuple[str, str], RunCurve], styles: 
 
 
 def _amounts(rows: ItemRows, styles: Styles, *, bars: bool) -> Figure | None:
-    """What the item shows, by column: bars in groups, or a line for each label; with 95 % intervals."""
+    """The item's values by column: bars in groups, or a line for each label; with 95 % intervals."""
     arms = list(rows.arms())
     columns = list(dict.fromkeys(column for _, column in arms))
     labels = list(dict.fromkeys(label for label, _ in arms))

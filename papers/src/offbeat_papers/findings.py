@@ -22,7 +22,7 @@ from offbeat_papers.rows import Results
 from offbeat_papers.study import COSTS
 
 FIGURES = ("findings_effects.png", "findings_claims.png", "findings_power.png")
-"""Files of the figures: the paper's effects and ours, the claims, what they would have shown."""
+"""Files of the figures: the paper's effects and ours, the claims, the effects they could have shown."""
 _WIDTH = 120
 _DECIDED = (Verdict.HELD, Verdict.NOT_HELD, Verdict.NO_DIFFERENCE)
 _NOT_ASKED = (Verdict.NOT_RUN, Verdict.NO_REAL_DATA)
@@ -33,11 +33,11 @@ _LARGEST = log(30)
 _LABEL_WIDTH = 76
 _TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 40)
 _SHOWN = (1.1, 1.5, 2.0, 4.0)
-"""Effects of which the page says in what share of the claims they would have been found."""
+"""Effects for which the page gives the share of the claims that would have found them."""
 
 
 class Findings:
-    """What the rows say of the papers together.
+    """The rows' findings on the papers together.
 
     Args:
         judged: The experiments.

@@ -73,7 +73,7 @@ class ItemRows:
 
     @property
     def measure(self) -> NamedMetric:
-        """What is known of the metric."""
+        """The metric with its direction."""
         return NamedMetric.of(self.metric, {})
 
     def arms(self) -> Iterator[Arm]:
@@ -84,7 +84,7 @@ class ItemRows:
                     yield label, column
 
     def amounts(self, arm: Arm, by: str) -> dict[int, Cost | float]:
-        """What each seed of an arm has of a cost or a value; without those that did not measure it."""
+        """Each seed's amount of a cost or a value for an arm; without seeds that did not measure it."""
         found: dict[int, Cost | float] = {}
         for seed, row in self.runs.get(arm, {}).items():
             amount = self._amount(row, arm[1], by)
@@ -93,7 +93,7 @@ class ItemRows:
         return found
 
     def _horizon(self, column: str, by: str) -> float:
-        """What a run that has diverged is censored at: the most that any run in its column could spend."""
+        """Censoring of a run that has diverged: the most that any run in its column could spend."""
         rows = [row for (_, own), runs in self.runs.items() if own == column for row in runs.values()]
         spent = [row.spent[self.metric][COSTS.index(by)] for row in rows if self.metric in row.spent]
         limit = self.limits.get(column, 0.0) if by == "time" else 0.0
@@ -107,7 +107,8 @@ class ItemRows:
         kind, metric = (by, self.metric) if by in VALUES else ("level", by)
         value = row.value(kind, metric)
         if value is None and row.diverged and kind != "change" and NamedMetric.of(metric).is_share:
-            return 0.0  # the model that it ends with gets nothing right
+            # The final model of a diverged run predicts nothing right.
+            return 0.0
         return value
 
 
@@ -137,7 +138,7 @@ class JudgedPair:
         return frozenset((self.better[1], self.than[1]))
 
     def mean(self, seeds: range) -> float | None:
-        """The mean advantage over some seeds; None where none of them says anything."""
+        """The mean advantage over some seeds; None where none of them has one."""
         found = [each for seed, each in self.advantages.items() if seed in seeds]
         if len(found) < LEAST_SEEDS or all(each is None for each in found):
             return None
@@ -146,7 +147,7 @@ class JudgedPair:
 
 @dataclass(frozen=True)
 class MeasuredClaim:
-    """A claim with what was measured of it.
+    """A claim with its measurements.
 
     Attributes:
         rows: The rows of its item.
@@ -164,12 +165,12 @@ class MeasuredClaim:
 
     @property
     def question(self) -> Quantifier:
-        """Of which pairs it speaks; with one pair all questions are one."""
+        """The pairs about which the claim is; with one pair all questions are one."""
         return self.claim.quantifier if len(self.pairs) > 1 else "average"
 
     @property
     def margin(self) -> float:
-        """What the claimed arm is ahead by at least, in the unit of advantages."""
+        """Least lead of the claimed arm, in the unit of advantages."""
         return log1p(self.claim.margin) if self.by in COSTS else self.claim.margin
 
     @property
@@ -182,7 +183,7 @@ class MeasuredClaim:
 
     @cached_property
     def key(self) -> Hashable:
-        """What is the same in claims that compare the same numbers: they are one claim."""
+        """Key of a claim: claims that compare the same numbers are one claim."""
         targets = self.rows.targets if self.by in COSTS else {}
         pairs = frozenset(
             (p.better, p.than, targets.get(p.better[1]), targets.get(p.than[1])) for p in self.pairs
@@ -204,7 +205,7 @@ class MeasuredClaim:
 
 
 def _blocks(pairs: Sequence[frozenset[str]]) -> dict[str, str]:
-    """By column one column for all that pairs join."""
+    """By column the one that stands for all columns that pairs join with it."""
     block = {column: column for pair in pairs for column in pair}
     for pair in pairs:
         joined = {block[column] for column in pair}
@@ -235,12 +236,12 @@ class JudgedClaim:
 
     @property
     def by(self) -> str:
-        """What is compared."""
+        """The measure by which the claim compares."""
         return self.measured.by
 
     @property
     def pairs(self) -> tuple[JudgedPair, ...]:
-        """Its pairs."""
+        """The pairs of the claim."""
         return self.measured.pairs
 
     @property
@@ -255,7 +256,7 @@ class JudgedClaim:
 
     @property
     def last(self) -> LookAnswers | None:
-        """What the last look answers; None before the first."""
+        """Answers of the last look; None before the first."""
         return self.looks[-1] if self.looks else None
 
     @property
@@ -266,7 +267,7 @@ class JudgedClaim:
 
     @property
     def effects(self) -> list[float]:
-        """The mean advantage of each pair that says something, over the seeds of the last look."""
+        """The mean advantage of each pair that has one, over the seeds of the last look."""
         return [mean for pair in self.pairs if (mean := pair.mean(self.seeds)) is not None]
 
 
@@ -426,7 +427,7 @@ def _judged(claim: MeasuredClaim, answered: Answers, verdicts: Verdicts) -> Judg
 
 
 def undecided_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
-    """Those of some runs that bring the undecided claims of an item to their next look.
+    """The runs that bring the undecided claims of an item to their next look.
 
     Seeds are added to all pairs of a claim; a call that goes on chooses as the first one did, as a look is
     taken only when all of its runs are there.
@@ -486,7 +487,8 @@ def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair
     advantages = {
         seed: _advantage(ahead[seed], behind[seed], sign)
         for seed in seeds
-        if one[seed].processor_name == other[seed].processor_name  # other kinds round otherwise
+        # Other kinds of processors round differently.
+        if one[seed].processor_name == other[seed].processor_name
     }
     paper = _paper_advantage(rows.item, by, better, than, sign)
     return JudgedPair(better, than, frozenset(seeds), advantages, paper)

@@ -122,9 +122,8 @@ def study_document(study: Study, size: Size, column: str) -> dict[str, Any]:
     """
     if size not in study.sizes:
         raise UsageError(f"study {study.name} has no size {size}{did_you_mean(size, study.sizes)}")
-    document: dict[str, Any] = json.loads(
-        json.dumps(study.recipe)
-    )  # YAML's aliases are separate from here on
+    # Copying through JSON separates values that YAML's aliases share.
+    document: dict[str, Any] = json.loads(json.dumps(study.recipe))
     for name, changes in ((f"columns.{column}", study.columns[column]), (size, study.sizes[size].set)):
         for key, value in changes.items():
             _change(document, str(key), value, f"study {study.name}: {name}:")
@@ -166,7 +165,8 @@ def _change(document: dict[str, Any], key: str, value: Any, where: str) -> None:
     if rest.startswith("*."):
         option = rest.removeprefix("*.")
         chosen = [own for own in labels.values() if option.split(".")[0] in own]
-    else:  # a label may have dots
+    else:
+        # A label may have dots, so the longest match is taken.
         label = max((label for label in labels if rest.startswith(f"{label}.")), key=len, default="")
         option = rest.removeprefix(f"{label}.")
         chosen = [labels[label]] if label else []

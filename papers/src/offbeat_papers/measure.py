@@ -32,7 +32,7 @@ LADDER = tuple(k / 20 for k in range(1, 20))
 
 @dataclass(frozen=True, slots=True)
 class RunName:
-    """Where a run belongs: what its row begins with."""
+    """The place of a run: the first columns of its row."""
 
     study: str
     size: str
@@ -131,7 +131,7 @@ def _defined(evaluated: Rows, metric: str) -> Rows:
 
 
 def _spent(rows: Rows) -> Spent | None:
-    """What the first of some evaluations came after; None where there is none."""
+    """The costs at the first of some evaluations; None without any."""
     for row in rows:
         traffic = (row["bytes_up"] or 0) + (row["bytes_down"] or 0)
         return float(row["t"]), row["version"], row["tasks"], traffic
@@ -169,7 +169,7 @@ def commit() -> str:
 
 
 def _git(root: Path, words: Sequence[str]) -> str:
-    """What git prints; nothing where there is no git."""
+    """The output of git; empty where git is missing."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False)
     except OSError:

@@ -129,7 +129,7 @@ def _counts(
 
 
 def _distinct_text(judged: Sequence[JudgedExperiment]) -> str:
-    """Of how many experiments with runs of their own the page speaks."""
+    """The number of experiments with runs of their own, as a text."""
     run = [each for each in judged if each.runs and each.verdict != Verdict.NO_REAL_DATA]
     own = [each for each in run if each.again is None]
     return (
@@ -140,7 +140,7 @@ def _distinct_text(judged: Sequence[JudgedExperiment]) -> str:
 
 
 def rows_text(rows: Sequence[ResultRow]) -> str:
-    """Of which commits and kinds of processor some runs are."""
+    """The commits and kinds of processor of some runs, as a text."""
     states = Counter(row.commit_state for row in rows)
     kinds = Counter(row.processor_name for row in rows)
     named = ", ".join(f"{number} on {kind}" for kind, number in kinds.most_common())

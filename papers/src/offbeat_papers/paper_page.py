@@ -31,7 +31,7 @@ _WIDTH = 120
 _EXPERIMENT_HEADS = ["experiment", "verdict", "claims", "runs", "beside it"]
 _CLAIM_HEADS = ["experiment", "claim", "in the paper", "here", "verdict"]
 OURS = "ours: "
-"""What an item and a claim may begin with that are not the paper's."""
+"""First words of items and claims that are not the paper's."""
 
 
 def render_paper(paper: Paper, own: Sequence[JudgedExperiment], page: str = "papers.md") -> str:
@@ -159,7 +159,7 @@ def _without_ours(text: str) -> str:
 
 
 def _details(item: JudgedItem, claim: JudgedClaim) -> str:
-    """What else there is to say of a claim, folded away."""
+    """Further details of a claim, folded away."""
     lines = []
     if len(claim.pairs) > 1:
         lines += [f"{ASKED[each]}: {claim.answers[each]}" for each in ("average", "every")]

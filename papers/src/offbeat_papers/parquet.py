@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SPENT = ("seconds", "versions", "tasks", "bytes")
-"""What is spent, in the order of rows."""
+"""Costs, in the order of rows."""
 _INSTALL = "Parquet files need pyarrow: pip install 'offbeat-papers[parquet]'"
 
 
@@ -103,7 +103,7 @@ def _table(rows: Sequence[Mapping[str, Any]], fields: Sequence[Field]) -> "pa.Ta
 
 
 def _pairs(value: Any) -> Any:
-    """A mapping by metric as the list of pairs that pyarrow makes maps of; what is spent stays a struct."""
+    """A mapping by metric as the list of pairs that pyarrow makes maps of; costs stay a struct."""
     if not isinstance(value, Mapping) or value.keys() == set(SPENT):
         return list(value) if isinstance(value, tuple) else value
     return [(key, _pairs(inner)) for key, inner in value.items()]

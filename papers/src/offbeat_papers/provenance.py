@@ -9,13 +9,13 @@ CommitState = Literal["clean", "dirty", "missing", "unknown"]
 """What is known of a row's commit: it can be checked out; the checkout had changes that no commit has; the
 repository does not have it; or the run was made outside of a checkout."""
 DIRTY = "-dirty"
-"""What a commit in a row ends with where files of the packages were changed."""
+"""End of a row's commit where files of the packages were changed."""
 MARK = "†"
-"""What stands beside numbers that rest on a row whose commit cannot be checked out."""
+"""Note beside numbers that rest on a row whose commit cannot be checked out."""
 
 
 def commit_state(commit: str) -> CommitState:
-    """What is known of the commit of a row."""
+    """The state of a row's commit."""
     if commit.endswith(DIRTY):
         return "dirty"
     if commit in missing_commits():

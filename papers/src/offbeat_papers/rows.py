@@ -28,10 +28,10 @@ from offbeat_papers.study import COSTS
 DIVERGED = "has diverged"
 """End of the reason for which a run stops whose training diverges."""
 
-_MOST_BYTES = 2**28  # of a file of rows
+_MOST_BYTES = 2**28  # bytes of a file of rows
 _CURVES = "-curves"  # end of the name of a file of curves
 Spent = Sequence[float]
-"""What an evaluation comes after: virtual seconds, versions, tasks that arrived, bytes up and down."""
+"""Costs before an evaluation: virtual seconds, versions, tasks that arrived, bytes up and down."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ResultRow:
 
     @property
     def commit_state(self) -> CommitState:
-        """What is known of its commit."""
+        """The state of its commit."""
         return commit_state(self.commit)
 
     @property
@@ -122,7 +122,7 @@ class ResultRow:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost up to a target; where it was not reached, what was spent without reaching it.
+    """A cost up to a target; where it was not reached, the cost spent without reaching it.
 
     It is infinite for a run that has diverged, which would never have got there.
     """
@@ -146,7 +146,8 @@ def log_ratio(better: Cost, other: Cost) -> float | None:
     if min(restricted) >= horizon:
         return None
     least = min((amount for amount in restricted if amount > 0), default=1.0)
-    ahead, behind = (max(amount, least * 1e-3) for amount in restricted)  # at the target from the start
+    # An amount of 0 means that the target was reached from the start: its logarithm needs a bound.
+    ahead, behind = (max(amount, least * 1e-3) for amount in restricted)
     return log(behind / ahead)
 
 
@@ -217,7 +218,8 @@ class Results:
         path = self.path(row.study)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock(row.study):
-            _append(_curves(path), [_curve_cells(curve) for curve in curves])  # a row without curves is none
+            # The curves come first: a row without its curves counts as none.
+            _append(_curves(path), [_curve_cells(curve) for curve in curves])
             _append(path, [_row_cells(row)])
         sync_directory(self.folder)
 
@@ -235,10 +237,11 @@ class Results:
 
 
 def _state(path: Path) -> tuple[int, ...]:
-    """What tells a file from what it was before; empty where there is none."""
+    """A file's identity and time, which change with its contents; empty where the file is missing."""
     try:
         found = path.stat()
-    except OSError:  # reading it says why
+    except OSError:
+        # Reading the file reports the error.
         return ()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -292,7 +295,8 @@ def _read_row(cells: Mapping[str, str], path: Path) -> ResultRow:
             raise _unreadable(path, f"{field.name} = {text!r:.60}") from None
     row = ResultRow(**made)
     try:
-        convert(made, ResultRow)  # are the values of its types?
+        # Check that the values have the types of the fields.
+        convert(made, ResultRow)
     except (ValidationError, RecursionError) as error:
         raise _unreadable(path, str(error)) from None
     return row

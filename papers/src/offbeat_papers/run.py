@@ -82,7 +82,8 @@ class _Queue:
             except Timeout:
                 self.elsewhere += 1
                 continue
-            if not missing([cell], self._results):  # another process has made it meanwhile
+            if not missing([cell], self._results):
+                # Another process has made this run in the meantime.
                 lock.release()
                 continue
             directory = self._results.runs(cell.study.name) / cell.digest
@@ -118,7 +119,7 @@ def named_targets(cell: Cell) -> set[float]:
 
 
 def target_of(study: Study, item: str, cell: Cell) -> float | None:
-    """Target of an item in a cell's column; None where there is none."""
+    """Target of an item in a cell's column; None where the item has none."""
     given = study.items[item].target
     sized = study.sizes[cell.size].targets.get(cell.column, cell.recipe.target)
     if isinstance(given, Mapping):
@@ -161,5 +162,5 @@ def estimate(cells: Sequence[Cell], results: Results) -> Estimate:
 
 
 def _likeness(study: str, run: Cell | ResultRow) -> list[tuple[str, ...]]:
-    """Of what a run's time can be known, the nearest first."""
+    """Keys of runs that take about the same time, the most alike first."""
     return [(study, run.size, run.column, run.label), (study, run.size, run.label)]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 FieldType = Literal["string", "integer", "number", "object", "list"]
-"""As a Data Package names them; a list is numbers with blanks between in a CSV file."""
+"""Types by their names in a Data Package; a list is numbers with blanks between in a CSV file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Field:
     unit: str | None = None
 
     def described(self) -> dict[str, str]:
-        """As a Data Package has it."""
+        """The description of a field in a Data Package."""
         named = {"name": self.name, "type": self.type, "description": self.meaning}
         return named if self.unit is None else {**named, "unit": self.unit}
 

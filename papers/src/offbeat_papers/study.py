@@ -12,7 +12,7 @@ SIZES: tuple[Size, ...] = ("paper", "laptop", "seconds")
 """The sizes of a study, the largest first."""
 
 COSTS = ("time", "versions", "tasks", "bytes")
-"""What is measured up to a target: virtual seconds, versions, updates that arrived, bytes up and down."""
+"""Costs up to a target: virtual seconds, versions, updates that arrived, bytes up and down."""
 
 VALUES = ("best", "final", "level", "change", "worst")
 """What is measured of a metric in a whole run: best and final value; mean and mean absolute change from one
@@ -23,7 +23,7 @@ Number = float | tuple[float, float] | None
 
 
 class PaperClaim(Section):
-    """Something a paper says: that `better` is better than each of `than`.
+    """A claim of a paper: `better` is better than each of `than`.
 
     Attributes:
         says: The claim, in the paper's words or near them.

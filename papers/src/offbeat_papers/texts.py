@@ -48,7 +48,7 @@ def item_grid(rows: ItemRows) -> Grid:
 
 
 def what_is_shown(rows: ItemRows) -> str:
-    """What the table of an item shows, in one line."""
+    """The contents of an item's table, in one line."""
     item, words = rows.item, rows.measure.words
     if item.shows in COSTS:
         targets = sorted(set(rows.targets.values()))
@@ -185,7 +185,7 @@ def _here(rows: ItemRows, judged: JudgedClaim) -> str:
 
 
 def verdict_text(rows: ItemRows, judged: JudgedClaim) -> str:
-    """The verdict on a claim and the question it answers; of an undecided one what it would have shown."""
+    """The verdict on a claim and its question; for an undecided one the effect that would have shown."""
     asked = "" if judged.question == "average" else f" ({ASKED[judged.question]})"
     shown = detectable_text(rows, judged)
     return f"{judged.verdict.value}{asked}{f'; would have shown {shown}' if shown else ''}"
@@ -227,19 +227,19 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
 
 
 def claim_name(rows: ItemRows, judged: JudgedClaim) -> str:
-    """What a claim says; of several of an item that say the same, with the label that each says it of."""
+    """A claim in words; where several of an item say the same, with the label of each."""
     alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
     return judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
 
 
 def claim_text(rows: ItemRows, judged: JudgedClaim) -> str:
-    """What a claim says, and the paper's words."""
+    """A claim in words, and the paper's words."""
     quote = f": “{judged.claim.quote}”" if judged.claim.quote else ""
     return f"{claim_name(rows, judged)}{quote}"
 
 
 def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:
-    """In how many pairs the paper's own numbers are as it claims, where not in all."""
+    """The number of pairs in which the paper's own numbers are as it claims, unless that is all."""
     so = sum(advantage >= judged.measured.margin - _ROUNDING for advantage in papers)
     return "" if so == len(papers) else f"; so in {so} of {len(papers)}"
 
@@ -308,7 +308,7 @@ def _escaped(text: str) -> str:
 
 
 def item_markdown(judged: JudgedItem, figure: str | None = None) -> str:
-    """An item as Markdown: title, table, figure, claims, and what is said beside them.
+    """An item as Markdown: title, table, figure, claims, and notes.
 
     Args:
         judged: The item.

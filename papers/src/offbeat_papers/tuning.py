@@ -53,7 +53,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What tuning found.
+    """The result of tuning.
 
     Attributes:
         trials: The trials, the best first.

@@ -109,7 +109,7 @@ class Mixing(Aggregator):
     requires = frozenset({Feature.SINGLE_UPDATES})
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
-        """Mix the updates in one by one: of each, what the later ones leave of it remains."""
+        """Mix the updates in one by one; later ones reduce the weight of earlier ones."""
         weights: list[float] = []
         for update in updates:
             alpha = self.alpha * self.staleness(update.task.staleness)
@@ -141,7 +141,8 @@ class Normalization:
         """The weight with which `steps` gradients enter an update, summed."""
         if rho := self.momentum:
             return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
-        if x := self.proximal:  # [1 − (1 − x)^steps] / x, and accurate for a small x
+        # `expm1` and `log1p` keep [1 − (1 − x)^steps] / x accurate for a small x.
+        if x := self.proximal:
             return -expm1(steps * log1p(-x)) / x
         return float(steps)
 
@@ -200,7 +201,7 @@ class SumOfDeltas(SumOnly):
         return summed.total
 
     def _data(self, tasks: Sequence[Task], full: FullWeight) -> list[float]:
-        """What the data of each client add to its importance."""
+        """Each client's importance by its data."""
         match self.weights:
             case "share":
                 return [min(1.0, t.share / full.share) for t in tasks]

@@ -181,11 +181,11 @@ class DelayScaled(ScheduleWrapper):
     unit: DelayUnit = 1.0
 
     def initial(self) -> Delays:
-        """No delay measured yet."""
+        """No delay is measured yet."""
         return Delays(self.inner.initial())
 
     def on(self, event: Event, state: Delays, view: View) -> Iterator[Command]:
-        """Measure an arrival; scale what the schedule inside starts."""
+        """Measure an arrival; scale the tasks that the schedule inside starts."""
         if isinstance(event, Arrived):
             client, took = event.client, view.now - view.task(event.task).started
             state.tasks[client] = state.tasks.get(client, 0) + 1
@@ -224,5 +224,6 @@ def asofed(
         schedule=DelayScaled(Buffered(programme(steps, epochs), 1, concurrency), delay_unit),
         aggregator=OnlineSum(against, features),
         objective=Online(proximal, beta),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

@@ -36,7 +36,7 @@ class CompassTimes(Protocol):
         """Whether now is before T_a, `expected`."""
 
     def steps_until(self, end: float, now: float, seconds: float) -> int:
-        """⌊(end − now) / seconds⌋, the number of steps of so many seconds each that fit."""
+        """⌊(end − now) / seconds⌋, the number of steps of `seconds` each that fit."""
 
     def latest(self, time: float, now: float, others: Iterable[float]) -> float:
         """T_max of a new group, computed as `time`; `others` are those of the groups whose timers are set."""

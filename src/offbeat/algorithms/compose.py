@@ -36,7 +36,7 @@ Load = Callable[[str, str], Callable[..., Any]]
 
 
 class CompositionOptions(BaseModel):
-    """What stands under "with" that is no part of another algorithm."""
+    """The options under "with" that are no part of another algorithm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -206,7 +206,7 @@ def _named_algorithm(name: str, options: Mapping[str, Any], load: Load) -> Algor
 
 
 def _part(factories: Mapping[str, Factory[...]], base: str, part: str, given: Any, load: Load | None) -> Any:
-    """What stands under "with" for one part."""
+    """The value under "with" for one part."""
     known = tuple(dict.fromkeys((*PARTS, *CompositionOptions.model_fields)))
     if part not in known:
         raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), known)}")

@@ -1,4 +1,4 @@
-"""What an algorithm is made of, and what it needs: as text, for people.
+"""An algorithm's parts and requirements, as text for people.
 
 >>> from offbeat.algorithms import ALGORITHMS
 >>> [part.role for part in parts(ALGORITHMS["fedavgm"]())]
@@ -58,7 +58,7 @@ def parts(algorithm: Algorithm) -> list[Part]:
 
 
 def driver_needs(algorithm: Algorithm) -> list[Feature]:
-    """What an algorithm needs of its driver, in the order in which features are listed."""
+    """Features that an algorithm needs of its driver, in the order of `Feature`."""
     return [feature for feature in Feature if feature in algorithm.requires]
 
 
@@ -83,7 +83,7 @@ def made_with_defaults(factory: Factory[...]) -> Algorithm | str:
 
 
 def short_paper(paper: str) -> str:
-    """Who wrote it and when: "Nguyen et al. 2022"."""
+    """Authors and year of a paper: "Nguyen et al. 2022"."""
     first, *rest = [part.strip() for part in paper.split(",")]
     more = [] if first.endswith("et al.") else list(takewhile(lambda part: " " not in part, rest))
     authors = " and ".join([first, *more])
@@ -107,7 +107,7 @@ def _inside(member: Any) -> list[Any]:
 
 
 def _conditions(member: Any, algorithm: Algorithm) -> str:
-    """For what a part can be exchanged, as its own needs and those of the others have it."""
+    """Conditions under which a part can be exchanged, by its own requirements and those of the others."""
     three = (algorithm.schedule, algorithm.aggregator, unwrap_buffers(algorithm.objective))
     others = [p for p in three if p is not member]
     kind = next((_name(c) for c in _CONTRACTS if c in type(member).__mro__), "part")

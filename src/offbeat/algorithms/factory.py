@@ -1,4 +1,4 @@
-"""Factories of published algorithms: checked, documented from their signatures, found by name."""
+"""Factories of published algorithms: checked, documented from their signatures, listed by name."""
 
 import inspect
 import re
@@ -40,19 +40,19 @@ class Factory(Generic[P]):
         self.__dict__.update((name, getattr(self.make, name)) for name in _OF_A_FUNCTION)
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
-        """Itself. What has `__get__` is a routine for `pydoc`, which shows the signature of a routine."""
+        """The factory itself. `pydoc` takes what has `__get__` for a routine and shows its signature."""
         return self
 
     def __repr__(self) -> str:
         return f"<algorithm {self.name}>"
 
     @property
-    def __signature__(self) -> inspect.Signature:  # what help() and editors show: without the ranges
+    def __signature__(self) -> inspect.Signature:
         bare = (p.replace(annotation=plain(p.annotation)) for p in self.signature.parameters.values())
         return self.signature.replace(parameters=list(bare))
 
     @property
-    def __wrapped__(self) -> Callable[P, Algorithm]:  # for `inspect.unwrap`
+    def __wrapped__(self) -> Callable[P, Algorithm]:
         return self.make
 
     @property
@@ -62,7 +62,7 @@ class Factory(Generic[P]):
 
     @property
     def description(self) -> str:
-        """What the factory's docstring says after its first line."""
+        """The factory's docstring after its first line."""
         return "\n".join((inspect.getdoc(self.make) or "").splitlines()[2:])
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Algorithm:
@@ -142,12 +142,13 @@ def factory_of(factories: Mapping[str, Factory[...]], name: object) -> Factory[.
 
 
 def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> list[str]:
-    """The options there are where an unknown one was found, such as in `staleness`."""
+    """The options beside an unknown one, such as those of `staleness`."""
     names = list(signature.parameters)
     if len(location) < 2:
         return names
     first, *inner = location
-    owner = names[first] if isinstance(first, int) else first  # an argument given by its place has a number
+    # The location of an argument given by its place is a number.
+    owner = names[first] if isinstance(first, int) else first
     classes = option_classes(signature.parameters[owner].annotation)
     return [name for c in classes if kind_of(c) in (None, inner[0]) for name in c.__pydantic_fields__]
 

@@ -55,14 +55,16 @@ Retier = Annotated[bool, Field(description="move clients whose response time cha
 
 @dataclass
 class Tier(Round):
-    """The clients here whose response time (seconds) is in [low, high), and their round at hand."""
+    """The present clients whose response time (seconds) is in [low, high), and their current round."""
 
     id: int = 0
     low: float = 0.0
     high: float = 0.0
     members: set[ClientId] = field(default_factory=set)
-    forming: bool = False  # its first round takes all clients that answer in time
-    counted: bool = False  # it has been aggregated
+    # The first round takes all clients that answer in time.
+    forming: bool = False
+    # Only tiers that have been aggregated have a weight.
+    counted: bool = False
 
     @property
     def timer(self) -> str:
@@ -72,10 +74,11 @@ class Tier(Round):
 
 @dataclass
 class Tiering:
-    """What the schedule remembers: the tiers from the fastest on, and the response time of each client."""
+    """The schedule's state: the tiers from the fastest on, and the response time of each client."""
 
     started: float = 0.0
-    first: set[ClientId] = field(default_factory=set)  # still on the task given at the start
+    # These clients still train the task that they got at the start.
+    first: set[ClientId] = field(default_factory=set)
     tiers: list[Tier] = field(default_factory=list)
     tier_of: dict[ClientId, Tier] = field(default_factory=dict)
     seconds: dict[ClientId, float] = field(default_factory=dict)
@@ -96,11 +99,11 @@ class Tiers(Schedule):
     provides = frozenset({Feature.TIERS})
 
     def initial(self) -> Tiering:
-        """No speed known, no tier."""
+        """No speed is known, and no tier."""
         return Tiering()
 
     def on(self, event: Event, state: Tiering, view: View) -> Iterator[Command]:
-        """Measure who is new; collect the rounds' updates; close the rounds that are over."""
+        """Measure new clients; collect the rounds' updates; close the rounds that are over."""
         match event:
             case Begin():
                 state.started = view.now
@@ -118,7 +121,8 @@ class Tiers(Schedule):
                 yield from self._without(event, state, view)
             case Timer():
                 next(t for t in state.tiers if t.timer == event.timer).forming = False
-        if not state.first:  # everybody has answered
+        # No client trains the task of the start any more.
+        if not state.first:
             for tier in state.tiers:
                 if tier.forming:
                     tier.forming = False
@@ -126,7 +130,8 @@ class Tiers(Schedule):
         yield from self._rounds(state, view)
 
     def _arrived(self, client: ClientId, task: TaskId, state: Tiering, view: View) -> Iterator[Command]:
-        seconds = max(view.now - view.task(task).started, 1e-9)  # a clock may not resolve an empty task
+        # A clock may not resolve an empty task, and a response time of 0 is in no tier.
+        seconds = max(view.now - view.task(task).started, 1e-9)
         state.first.discard(client)
         if client not in state.tier_of:
             state.seconds[client] = seconds
@@ -138,7 +143,7 @@ class Tiers(Schedule):
         tier.arrived.append(task)
 
     def _without(self, event: Lost | Left, state: Tiering, view: View) -> Iterator[Command]:
-        """Nobody waits for this client any more."""
+        """Stop waiting for a client."""
         client = event.client
         state.first.discard(client)
         tier = state.tier_of.get(client)
@@ -146,7 +151,8 @@ class Tiers(Schedule):
             tier.expected.discard(client)
             if isinstance(event, Left):
                 tier.members.discard(client)
-        elif isinstance(event, Lost):  # its first task
+        # The client has lost its first task: it has no response time yet, so it trains again.
+        elif isinstance(event, Lost):
             yield train(client, self.programme, view)
 
     def _assign_tier(self, client: ClientId, state: Tiering, view: View) -> Iterator[Command]:

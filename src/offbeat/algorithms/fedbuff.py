@@ -36,5 +36,6 @@ def fedbuff(
         schedule=Buffered(programme(steps, epochs), size, concurrency),
         aggregator=SumOfDeltas(staleness, weights="equal", scale=server_lr),
         objective=Plain(),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

@@ -66,7 +66,7 @@ class Group:
 
 @dataclass
 class Compass:
-    """What the scheduler remembers: S by client, G by client, the groups, and Δ̄'s tasks."""
+    """The scheduler's state: S by client, G by client, the groups, and Δ̄'s tasks."""
 
     seconds_per_step: dict[ClientId, float] = field(default_factory=dict)
     group_of: dict[ClientId, int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class CompassSchedule(Schedule):
         return self.times.resolution
 
     def initial(self) -> Compass:
-        """No speed known, no group."""
+        """No speed is known, and no group."""
         return Compass()
 
     def on(self, event: Event, state: Compass, view: View) -> Iterator[Command]:
@@ -136,22 +136,24 @@ class CompassSchedule(Schedule):
     def _arrived(self, event: Arrived, state: Compass, view: View) -> Iterator[Command]:
         client, task = event.client, event.task
         elapsed = view.now - view.task(task).started
-        measured = max(elapsed / event.steps, 1e-9)  # line 12; a clock may not resolve an empty task
+        # Line 12. A clock may not resolve an empty task, and steps are a time divided by seconds per step.
+        measured = max(elapsed / event.steps, 1e-9)
         known = state.seconds_per_step.get(client, measured)
         state.seconds_per_step[client] = (1 - self.speed_memory) * measured + self.speed_memory * known
         group = state.groups.get(state.group_of.pop(client, -1))
-        if group is None:  # first response, lines 25-27
+        if group is None:  # lines 25-27
             yield Aggregate((task,), {"first": True}, server_step=False)
             yield from self._dispatch(client, state, view)
-        elif self.times.is_late(view.now, group.T_max):  # late, lines 16-19
+        elif self.times.is_late(view.now, group.T_max):  # lines 16-19
             state.late.append(task)
             yield from self._stop_waiting(client, group, state, view)
             yield from self._dispatch(client, state, view)
-        else:  # on time, lines 21-23
+        else:  # lines 21-23
             group.waiting.add(client)
             group.arrived.append(task)
             yield from self._stop_waiting(client, group, state, view)
-            if group.expected and group.fired:  # a driver that fed the timer first: nobody waits past T_max
+            # A driver may feed the timer before an update that arrives at T_max: the group ends now.
+            if group.expected and group.fired:
                 yield from self._group_aggregate(group, state, view)
 
     def _without(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
@@ -161,7 +163,7 @@ class CompassSchedule(Schedule):
             yield from self._stop_waiting(client, group, state, view)
 
     def _stop_waiting(self, client: ClientId, group: Group, state: Compass, view: View) -> Iterator[Command]:
-        """A group whose last expected client this was ends, and those who arrived are aggregated."""
+        """End a group whose last expected client this was, and aggregate the clients that have arrived."""
         group.expected.discard(client)
         group.fastest = None
         if group.expected:
@@ -189,7 +191,8 @@ class CompassSchedule(Schedule):
 
     def _dispatch(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
         """Algorithm 2, ASSIGNGROUP: join a group or else create one, and train."""
-        if client not in state.seconds_per_step:  # its first task was lost
+        # The client's first task was lost, so its speed is unknown.
+        if client not in state.seconds_per_step:
             yield Train(client, self.q_min)
             return
         steps, group = self._join(client, state, view.now)
@@ -209,7 +212,8 @@ class CompassSchedule(Schedule):
         fits = [(q, g) for q, g in fits if self.q_min <= q <= self.q_max]
         if not fits:
             return 0, None
-        q, g = max(fits)  # at equal q the later group
+        # Among equal q the later group is taken.
+        q, g = max(fits)
         return q, state.groups[g]
 
     def _create(self, client: ClientId, state: Compass, now: float) -> tuple[int, Group]:
@@ -258,5 +262,6 @@ def fedcompass(
         aggregator=SumOfDeltas(staleness, normalize=Normalization() if normalize else None),
         objective=Plain(),
         server_steps=(Momentum(momentum),) if momentum else (),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

@@ -134,5 +134,6 @@ def fedfa(
         schedule=Buffered(programme(steps, epochs), size=1, concurrency=concurrency),
         aggregator=Window(size, kind, server_lr, staleness, weights, Normalization() if normalize else None),
         objective=Proximal(mu) if mu else Plain(),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

@@ -55,5 +55,6 @@ def fednova(
             weights="samples", normalize=Normalization(momentum=momentum, proximal=(lr or 0.0) * mu)
         ),
         objective=Proximal(mu) if mu else Plain(),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

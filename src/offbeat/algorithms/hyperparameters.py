@@ -40,7 +40,7 @@ def option_classes(annotation: Any) -> list[Any]:
 
 
 def kind_of(option_class: Any) -> str | None:
-    """What the key `kind` of a mapping says for this class; None for a class that needs no such key."""
+    """The value of the key `kind` that selects this class; None for a class that needs no such key."""
     field = option_class.__pydantic_fields__.get("kind")
     return None if field is None else str(field.default)
 

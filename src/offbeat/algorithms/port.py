@@ -63,11 +63,11 @@ class Bounded(Schedule):
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """To recall, clients that can be recalled."""
+        """Clients that can be recalled, if the schedule recalls them."""
         return frozenset({Feature.RECALL}) if self.urgent else NONE
 
     def initial(self) -> list[TaskId]:
-        """No update is here."""
+        """No update has arrived."""
         return []
 
     def on(self, event: Event, state: list[TaskId], view: View) -> Iterator[Command]:
@@ -157,7 +157,8 @@ def _cosine(update: Update, model: Model) -> float:
     along = delta2 = moved2 = 0.0
     d = model.layout.parameters
     for delta, now, base in chunks(*(head(v, d) for v in vectors)):
-        delta, moved = delta.double(), now.double() - base  # `double` gives a float64 vector itself
+        # `double` returns a float64 vector itself: nothing here may be changed in place.
+        delta, moved = delta.double(), now.double() - base
         along += float(delta.dot(moved))
         delta2 += float(delta.dot(delta))
         moved2 += float(moved.dot(moved))
@@ -189,5 +190,6 @@ def port(
         schedule=Bounded(programme(steps, epochs), size, tau_max, concurrency, urgent),
         aggregator=Similarity(alpha, beta, tau_max, average),
         objective=Plain(),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

@@ -41,7 +41,7 @@ class ControlVariates(Objective):
         torch._foreach_add_(run.gradients, list(run.scratch["c - c_i"]))
 
     def end(self, run: LocalRun) -> Metrics:
-        """The new c_i, and what it has changed by."""
+        """The new c_i, and its change."""
         if not run.lr:
             raise UsageError("SCAFFOLD divides by the learning rate, which is 0: give its decay a floor")
         w_i, w_o, c_i = flat(run.parameters), flat(run.anchor), run.state["c_i"]
@@ -71,5 +71,6 @@ def scaffold(
         schedule=Rounds(programme(steps, epochs), clients_per_round),
         aggregator=SumOfDeltas(weights="equal", scale=server_lr),
         objective=ControlVariates(),
-        buffers="mean",  # summed changes could take a running variance below 0
+        # Summed changes could take a running variance below 0.
+        buffers="mean",
     )

@@ -20,7 +20,7 @@ def train(client: ClientId, programme: Programme, view: View) -> Train:
 
 @dataclass
 class Round:
-    """The round at hand: who has not answered yet, and the updates that are here."""
+    """The current round: the clients that have not answered yet, and the updates that have arrived."""
 
     expected: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Rounds(Schedule):
         return self.concurrency
 
     def initial(self) -> Round:
-        """No round yet."""
+        """No round has begun."""
         return Round()
 
     def on(self, event: Event, state: Round, view: View) -> Iterator[Command]:
@@ -54,7 +54,8 @@ class Rounds(Schedule):
                 state.arrived.append(event.task)
             case Lost() | Left():
                 state.expected.discard(event.client)
-        if not state.expected:  # the round is over, or nobody was there to start one with
+        if not state.expected:
+            # The round is over, or no client was there to start one with.
             yield from self._next_round(state, view)
 
     def _next_round(self, state: Round, view: View) -> Iterator[Command]:

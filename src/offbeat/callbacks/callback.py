@@ -1,4 +1,4 @@
-"""What a user's code is told of a run while it goes on."""
+"""The interface of users' code that follows a run while it goes on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class LiveRun:
 
 
 class Callback:
-    """What is called while a run goes on; here each method does nothing. Override those that are wanted.
+    """Methods that are called while a run goes on; here each does nothing. Override those that are wanted.
 
     In a simulation the methods are called in the process of the run, between two of its events, and an
     error of theirs fails the run, which can be resumed. On a network they are called in a thread of their

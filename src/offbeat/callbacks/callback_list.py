@@ -22,7 +22,7 @@ def live_run(
     past: Sequence[Metric],
     request_stop: Callable[[str], object],
 ) -> LiveRun:
-    """What callbacks are told of a run.
+    """The run as callbacks see it.
 
     Args:
         meta: What its directory records of it.
@@ -79,13 +79,13 @@ class CallbackList:
         self._call("on_evaluation", metrics, model)
 
     def on_end(self, reason: str, model: Model) -> None:
-        """The run has finished: each is told, also where one before it has failed."""
+        """Tell each callback that the run has finished, also where one before it has failed."""
         for _, failure in list(self.failures("on_end", reason, model)):
             raise failure
 
     @contextmanager
     def exceptions(self) -> Iterator[None]:
-        """While inside, an error is told once the run has started, and raised again.
+        """While inside, report an error to the callbacks once the run has started, and raise it again.
 
         What callbacks raise then becomes a note of it.
         """

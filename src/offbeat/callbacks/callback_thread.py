@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class CallbackThread:
-    """Calls callbacks in order, so that their caller never waits; what they are told waits in memory.
+    """Calls callbacks in order, so that their caller never waits; calls to come wait in memory.
 
     What a method of a callback raises is logged the first time, and changes nothing in the run.
 
@@ -43,7 +43,7 @@ class CallbackThread:
         self._submit("on_exception", error)
 
     def close(self) -> None:
-        """Wait until all has been told."""
+        """Wait until all calls have been made."""
         self._thread.shutdown(wait=True)
 
     def _submit(self, method: str, *arguments: object) -> None:
@@ -60,6 +60,6 @@ class CallbackThread:
 
 
 def _log_error(done: Future[None]) -> None:
-    """Log what is raised beside the callbacks' own errors."""
+    """Log an error that is none of the callbacks' own."""
     if (error := done.exception()) is not None:
         log.error("callbacks: %s", error, exc_info=error)

@@ -28,7 +28,8 @@ from offbeat.runs.schema import Metric
 
 FILE = "mlflow-run-id"
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
-BATCH = 100  # of parameters, tags or metrics in one request; MLflow takes no more parameters
+# Parameters, tags or metrics in one request. MLflow takes no more parameters.
+BATCH = 100
 
 
 @checked_dataclass
@@ -95,7 +96,8 @@ class RunOfMLflow:
     def _create(self, experiment: str, run: LiveRun) -> Any:
         from mlflow.exceptions import MlflowException
 
-        with suppress(MlflowException):  # which there is, or another run creates at this moment
+        # The experiment may exist, or another run creates it at this moment.
+        with suppress(MlflowException):
             self._client.create_experiment(experiment)
         found: Any = self._client.get_experiment_by_name(experiment)
         tags = {"label": run.label, "seed": str(run.seed)}

@@ -60,12 +60,12 @@ class EventFile:
             from tensorboard.plugins.hparams.summary_v2 import hparams_pb
             from torch.utils.tensorboard import SummaryWriter
         for old in folder.glob("events.out.tfevents.*"):
-            os.truncate(old, 0)  # a TensorBoard that reads it stops at a file that has gone
+            # A TensorBoard that reads the file would stop at one that is gone.
+            os.truncate(old, 0)
         self._last = run.past[-1].version if run.past else 0
         self._begun = time.time() - (run.past[-1].t if run.past else 0.0)
-        self._writer = SummaryWriter(
-            str(folder), purge_step=0
-        )  # a TensorBoard that has the old file forgets it
+        # With `purge_step` a TensorBoard that has read the old file forgets it.
+        self._writer = SummaryWriter(str(folder), purge_step=0)
         file: Any = self._writer.file_writer
         file.add_summary(hparams_pb(flat(settings(run)), start_time_secs=self._begun), 0)
         if (text := recipe_text(run)) is not None:

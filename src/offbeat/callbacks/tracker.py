@@ -1,4 +1,4 @@
-"""What trackers have in common: what they record of a run, under which names, and how a run ends."""
+"""Base of the trackers: the values that they record of a run, their names, and how a run ends."""
 
 import re
 from abc import ABC, abstractmethod
@@ -71,7 +71,8 @@ class RunTracker(Callback, ABC):
         """Raises `UsageError` where the tracker's library is not installed; imports nothing."""
         if cls.library is not None:
             found = find_spec(cls.library)
-            if found is None or found.origin is None:  # or a folder of that name, as W&B writes one
+            if found is None or found.origin is None:
+                # A folder of that name, such as W&B's own, counts as a package without origin.
                 raise missing_extra(cls.library, cls.library)
 
     @abstractmethod
@@ -86,7 +87,8 @@ class RunTracker(Callback, ABC):
         self._open[id(run)] = self.open(run), evaluations
 
     def on_evaluation(self, run: LiveRun, metrics: Metric, model: Model) -> None:
-        if id(run) in self._open:  # else it could not be opened, which has been told
+        if id(run) in self._open:
+            # A run that could not be opened has been reported and is not tracked.
             tracked, evaluations = self._open[id(run)]
             evaluations.restore(metrics)
             tracked.log(metrics)
@@ -115,7 +117,7 @@ def values(metrics: Metric) -> dict[str, float]:
 
 
 def points(metrics: Metric) -> dict[str, float]:
-    """The values of an evaluation as trackers show them, which group names by what precedes a slash.
+    """The values of an evaluation as trackers show them; they group names by the part before a slash.
 
     Returns:
         Metrics by name, "clients/accuracy" for "clients.accuracy"; "run/t" in seconds of the run's clock,
@@ -144,7 +146,7 @@ def legal(name: str) -> str:
 
 
 def settings(run: LiveRun) -> dict[str, Any]:
-    """What a run's results follow from: seed, clients, algorithm, and the parts of its recipe."""
+    """Settings on which a run's results depend: seed, clients, algorithm, and the parts of its recipe."""
     recipe = {key: value for key, value in (run.recipe or {}).items() if key not in OTHERS}
     beside = {"label": run.label, "seed": run.seed, "clients": run.clients}
     return {**beside, "algorithm": dict(run.algorithm), **recipe, "versions": dict(run.versions)}

@@ -21,7 +21,8 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import Metric
 
 FILE = "wandb-run-id"
-EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is what W&B itself gives an interrupted script
+# W&B itself gives an interrupted script the code 255.
+EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}
 
 
 @checked_dataclass

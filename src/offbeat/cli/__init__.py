@@ -55,7 +55,8 @@ _GOES_ON = {
     "join": "; the same command takes part again",
     "helper": "; the same command helps again",
 }
-_CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, typer's own or click's
+# The common base of errors in a command line is typer's own ClickException, or click's.
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def version_option(show: bool) -> None:
@@ -97,14 +98,17 @@ _REMOVED: dict[str, dict[str, str]] = {"serve": serve.REMOVED, "join": join.REMO
 def main() -> None:
     """Run the command line; every expected error is one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # Greek letters where the locale has none
+        if isinstance(stream, TextIOWrapper):
+            # A terminal's encoding may lack Greek letters.
             stream.reconfigure(errors="backslashreplace")
     debug = "--debug" in sys.argv
-    sys.argv = [word for word in sys.argv if word != "--debug"]  # before or after the command
+    # `--debug` may stand before or after the command.
+    sys.argv = [word for word in sys.argv if word != "--debug"]
     try:
         code = app(standalone_mode=False) or 0
         if sys.stdout is not None:
-            sys.stdout.flush()  # here, where an error of it is told
+            # An error of the output is reported here, not at the interpreter's exit.
+            sys.stdout.flush()
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code)
@@ -121,12 +125,14 @@ def main() -> None:
             traceback.print_exception(error)
         what = "is nested too deep" if isinstance(error, RecursionError) else "does not fit in memory"
         _fail(f"what was given {what}; offbeat --debug shows where", 1)
-    except BrokenPipeError:  # the reader of a pipe has seen enough
+    except BrokenPipeError:
+        # The reader of a pipe has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         if error.errno != ENOSPC:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print
+        # What is left to print goes nowhere: flushing it would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"the output cannot be written: {error.strerror}", 1)
 
 
@@ -137,7 +143,8 @@ def _fail_of_command_line(error: Any) -> None:
         error.show()
         sys.exit(error.exit_code)
     where = error.ctx.command_path if error.ctx is not None else "offbeat"
-    option = getattr(error, "option_name", None)  # of an option that there is not
+    # Errors about an unknown option have its name.
+    option = getattr(error, "option_name", None)
     if (instead := _REMOVED.get(where.rpartition(" ")[2], {}).get(str(option))) is not None:
         _fail(f"{where} has no option {option} any more: give {instead}", error.exit_code)
     _fail(f"{message.removesuffix('.')}; see {where} --help", error.exit_code)

@@ -36,7 +36,7 @@ _NAME = re.compile(r"[\w.]+:[\w.]+")
 def allowed_names(
     given: Sequence[str] | None, folders: Sequence[Path | None] = (), *typed: Sequence[str] | None
 ) -> "Allowed":
-    """What a command's files, or its server, may name.
+    """The names that a command's files, or its server, may give.
 
     Args:
         given: The values of `--allow`.
@@ -87,7 +87,8 @@ def names_file() -> Path:
     """The person's file of allowed names."""
     if given := os.environ.get(VARIABLE):
         return Path(given)
-    configured = Path(os.environ.get("XDG_CONFIG_HOME") or "")  # a relative one does not count
+    # The XDG specification ignores a relative path.
+    configured = Path(os.environ.get("XDG_CONFIG_HOME") or "")
     return (configured if configured.is_absolute() else Path.home() / ".config") / "offbeat" / "allowed-names"
 
 
@@ -103,7 +104,8 @@ def _read(folders: Sequence[Path]) -> tuple[tuple[str, ...], str]:
         if (problem := _distrust(file, folders)) is not None:
             return (), f"; the file {file} does not count: {problem}"
         lines = [line.partition("#")[0].strip() for line in read_text(file, _MOST_BYTES).splitlines()]
-    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: there is no home
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        # `Path.home` raises RuntimeError where there is no home directory.
         return (), f"; the file of allowed names cannot be read: {error}"
     names = tuple(line for line in lines if line)
     wrong = next((name for name in names if not is_entry(name)), None)

@@ -54,7 +54,8 @@ def compare(
     from offbeat.report.table_files import table_format, to_records
 
     for path in tables or ():
-        table_format(path)  # now, not when all has been computed
+        # A file that cannot be written as a table is refused here, not after all runs.
+        table_format(path)
     changes = options.with_options(sets, callbacks=callbacks)
     loaded = load_recipe(recipe, sets=changes, scales=scales or (), sweeps=sweeps or ())
     names = _labels(loaded, labels)
@@ -105,11 +106,12 @@ def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
 
 
 def _print_table(table: "Table", claimed: "list[Finding]") -> None:
-    """Print the comparison, and below it what the recipe's paper claims, where it claims something."""
+    """Print the comparison, and below it the claims of the recipe's paper, if it has any."""
     from offbeat.report import to_rich
     from offbeat.report.claims import finding_rows
 
-    width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
+    # On a narrower terminal whole lines wrap, and no cell is cut.
+    width = max(out.width, TABLE_WIDTH)
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
     rows = plain_table("the paper says", "here", "gap", "seeds", "verdict")
     for found in claimed:

@@ -102,14 +102,14 @@ class CompareWatcher:
 
 
 def live_progress() -> rich.progress.Progress:
-    """Lines that are updated in place on a terminal; disabled where there is none."""
+    """Lines that are updated in place on a terminal; disabled without one."""
     return rich.progress.Progress(
         "{task.description}", console=err, transient=True, disable=not sys.stderr.isatty()
     )
 
 
 def show_run(run: "Run", hint: str, as_json: bool = False) -> None:
-    """Print a finished run in a few lines, where it is, and a hint of what to do with it; or as JSON."""
+    """Print a finished run in a few lines, with its directory and a next command; or as JSON."""
     if as_json:
         print_json({"directory": str(run.path), "stop_reason": run.stop_reason, "summary": run.summary})
         return

@@ -59,7 +59,7 @@ REMOVED = {
     "--min-step-seconds": "--set site.min_step_seconds=0.01",
     "--threads": "--set site.threads=2",
 }
-"""What to give in place of each option that there was."""
+"""Replacement of each removed option."""
 
 
 def join(
@@ -180,7 +180,8 @@ def join(
         keep_model=keep_model, min_step_seconds=site_options.min_step_seconds, policy=own_policy,
         examples_privacy=examples, accept=accept or (),
     )  # fmt: skip
-    os.umask(0o077)  # for what the site's own code writes
+    # Files that the site's own code writes are private.
+    os.umask(0o077)
     taking_part = _as_service(taking_part, address)
     if helper is None:
         reason = asyncio.run(taking_part)
@@ -213,7 +214,7 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
 
 
 def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
-    """The policy of the file of `--policy` with what `--set` gives. None means that neither is given."""
+    """The policy of the file of `--policy` with the changes of `--set`; None without either."""
     from offbeat.core.validation import validated
     from offbeat.documents import parse_yaml, read_text
     from offbeat.net.client.policy import SitePolicy

@@ -73,12 +73,13 @@ def _first_sentence(text: str) -> str:
     """The first sentence, without line breaks, links and a capital letter that is not a name's."""
     words = _LINK.sub(r"\1", " ".join(text.split()))
     sentence = re.split(r"(?<=[.;])\s", words)[0].rstrip(".;")
-    is_name = any(letter.isupper() for letter in sentence.partition(" ")[0][1:])  # such as PyTorch
+    # A name such as PyTorch keeps its capital letter.
+    is_name = any(letter.isupper() for letter in sentence.partition(" ")[0][1:])
     return sentence if is_name else sentence[:1].lower() + sentence[1:]
 
 
 def _yaml(default: ast.expr | None) -> str:
-    """A default as YAML; empty where there is none, or where it is made by a call or a name."""
+    """A default as YAML; empty without one, or where it is made by a call or a name."""
     try:
         return "" if default is None else json.dumps(ast.literal_eval(default), default=str)
     except ValueError:
@@ -125,7 +126,7 @@ def split_sets(
 
 
 def key_rows(names: Sequence[str], groups: Mapping[str, KeyGroup]) -> Iterator[tuple[str, str]]:
-    """The rows of a help: `server.lease=60.0`, and what the key means.
+    """The rows of a help: `server.lease=60.0`, and the meaning of the key.
 
     Args:
         names: Keys with their group, such as `server.lease`, or `policy.*` for all of a group.

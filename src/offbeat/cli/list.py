@@ -1,4 +1,4 @@
-"""The commands that list what there is: algorithms, recipes, models, datasets."""
+"""The commands that list algorithms, recipes, models and datasets."""
 
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
@@ -128,7 +128,7 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
 
 
 def _head(factory: "Factory[...]") -> list[str]:
-    """What is printed above the options: a user's own algorithm may have no paper and no docstring."""
+    """The text above the options: a user's own algorithm may have no paper and no docstring."""
     title = factory.name if factory.summary == factory.name else f"{factory.name}: {factory.summary}"
     described = [factory.description, ""] if factory.description else []
     return [title, *([factory.paper] if factory.paper else []), "", *described]

@@ -81,7 +81,8 @@ def seconds_or_never(give_up_after: float) -> float | None:
     """The seconds of `--give-up-after`; None means never. Raises `UsageError` for 0 and less."""
     from offbeat.core.errors import UsageError
 
-    if not give_up_after > 0:  # nan too
+    if not give_up_after > 0:
+        # Written so that NaN is refused too.
         raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
     return None if math.isinf(give_up_after) else give_up_after
 

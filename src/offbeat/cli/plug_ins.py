@@ -29,12 +29,12 @@ class Commands(TyperGroup):
         return [*own, *sorted(entry_points(group=GROUP).names - {*own})]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command by its name; None where there is none."""
+        """A command by its name; None for an unknown name."""
         return super().get_command(ctx, cmd_name) or _plug_in(cmd_name)
 
 
 def _plug_in(name: str) -> Any:
-    """The command that another distribution has under a name, or one that says why it cannot be run."""
+    """The command that another distribution has under a name, or one that explains why it cannot be run."""
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry is None:
         extra = EXTRAS.get(name)

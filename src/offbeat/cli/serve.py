@@ -70,7 +70,7 @@ REMOVED = {
     "--unmask-give-up": "--set server.unmasking.give_up=3600, or =null for never",
     "--share-model": "--set server.share_model=final",
 }
-"""What to give in place of each option that there was."""
+"""Replacement of each removed option."""
 
 
 def serve(
@@ -157,10 +157,12 @@ def serve(
             f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
             "choose another directory"
         )
-    with suppress(OSError):  # of one that died: its process number may be somebody else's now
+    # After a server has died, its process number may be another process's.
+    with suppress(OSError):
         (state / SERVER).unlink()
     _check_free("--listen", listen, grpc_server.check_free)
-    _check_free("--dashboard", dashboard, split)  # which is no Unix socket
+    # `split` refuses a Unix socket.
+    _check_free("--dashboard", dashboard, split)
     _check_free("--dashboard", dashboard, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm, allowed)
     learner = make_server_learner(loaded, test, allowed)
@@ -188,7 +190,8 @@ def serve(
             await stack.enter_async_context(at_work(f"listening on {address}"))
             return await server.ended()
 
-    os.umask(0o077)  # for what callbacks write
+    # Files that callbacks write are private.
+    os.umask(0o077)
     reason = asyncio.run(run())
     with suppress(OSError):
         (state / SERVER).unlink()
@@ -218,7 +221,8 @@ def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any
 
 def _announce(state: Path, listen: str, port: int, page: str | None, sites: int, own_tokens: bool) -> str:
     """Print the server's address, and write it to the file that `offbeat stop` and `status` read."""
-    address = f"{listen.rpartition(':')[0]}:{port}" if port else listen  # a Unix socket has no port
+    # A Unix socket has no port.
+    address = f"{listen.rpartition(':')[0]}:{port}" if port else listen
     document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": own_tokens}
     make_file(state / SERVER)
     (state / SERVER).write_text(json.dumps(document), encoding="utf-8")

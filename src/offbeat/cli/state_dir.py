@@ -12,9 +12,10 @@ from offbeat.documents import read_text
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
 
-SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # in a state directory
-_MOST_BYTES = 2**16  # of the server's file
-SIGN_SECONDS, SILENT_SECONDS = 5.0, 30.0  # between two signs of life of a server; from when on it is silent
+SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # files in a state directory
+_MOST_BYTES = 2**16  # bytes of the server's file
+# Seconds between two signs of life of a server, and seconds after which it counts as silent.
+SIGN_SECONDS, SILENT_SECONDS = 5.0, 30.0
 
 
 def server_pid(directory: Path) -> int:
@@ -71,11 +72,13 @@ def unresponsive(directory: Path) -> str | None:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
-        if silent < 2 * SIGN_SECONDS:  # a process of another machine or container, or one that ends just now
+        if silent < 2 * SIGN_SECONDS:
+            # The process may be on another machine or in another container, or it ends at this moment.
             return None
         return f"its server (process {pid}) has died: the same offbeat serve resumes the run"
     except PermissionError:
-        pass  # it is there, another user's
+        # The process exists and belongs to another user.
+        pass
     if _is_stopped(pid):
         return f"its server (process {pid}) is stopped: kill -CONT {pid} lets it go on"
     if silent > SILENT_SECONDS:
@@ -86,7 +89,8 @@ def unresponsive(directory: Path) -> str | None:
 def _pid(directory: Path) -> int:
     """The process number in a directory's file. Raises `ValueError` for one that is none, and as reading."""
     pid: Any = json.loads(read_text(directory / SERVER, _MOST_BYTES))["pid"]
-    if type(pid) is not int or not 0 < pid < 2**31:  # to signal 0 or -1 is to signal many
+    if type(pid) is not int or not 0 < pid < 2**31:
+        # A signal to 0 or −1 would reach many processes.
         raise ValueError(f"{pid!r} is no process")
     return pid
 
@@ -114,7 +118,7 @@ def is_locked(directory: Path) -> bool:
 
 
 def make_directory(directory: Path, *, private: bool = False) -> None:
-    """Make a directory for a run, or for several, if there is none; a private one is its owner's alone."""
+    """Make a directory for a run, or for several, if it is missing; a private one is its owner's alone."""
     try:
         if private:
             private_directory(directory)

@@ -25,7 +25,8 @@ def stop(
     try:
         os.kill(pid, signal.SIGUSR1 if end else signal.SIGTERM)
     except ProcessLookupError:
-        pass  # it has just ended by itself
+        # The process has ended by itself at this moment.
+        pass
     except PermissionError:
         raise UsageError(f"the server (process {pid}) is another user's: stop it as that user") from None
     deadline = time.monotonic() + wait
@@ -37,13 +38,14 @@ def stop(
 
 
 def _activity(directory: Path, pid: int) -> str:
-    """What the server still does; empty once it has written everything and its ports are free again."""
+    """The server's present activity; empty once it has written everything and its ports are free again."""
     if is_locked(directory):
         return f"writes {directory}"
     if not (directory / SERVER).exists():
         return ""
     try:
         os.kill(pid, 0)
-    except OSError:  # it ended without removing its file
+    except OSError:
+        # The process has ended without removing its file.
         return ""
     return "closes the connections of its sites"

@@ -64,7 +64,8 @@ def _replayed(verification: "Verification", allowed: "Allowed") -> int:
     record = verification.record
     assert record is not None
     rows = 0
-    if not verification.problems:  # which would be found again
+    if not verification.problems:
+        # A replay would only find the same problems again.
         with verification.noting():
             result = replay(record, recorded_algorithm(record, allowed))
             rows = result.events + result.commands

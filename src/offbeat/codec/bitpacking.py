@@ -13,7 +13,8 @@ from offbeat.core.codec import PayloadError
 def pack(numbers: npt.NDArray[np.integer | np.bool_], width: int) -> bytes:
     """Pack each number, in [0, 2^width), into `width` bits."""
     parts = []
-    for piece in pieces(len(numbers)):  # a multiple of 8 numbers: whole bytes, but for the last piece
+    # A piece is a multiple of 8 numbers, so only the last one can end within a byte.
+    for piece in pieces(len(numbers)):
         part = numbers[piece]
         bits = np.empty((len(part), width), np.uint8)
         for column in range(width):

@@ -24,7 +24,8 @@ from math import ceil, comb, lgamma, log, log2
 from offbeat.core.errors import UsageError
 
 NORM_BITS = 32
-_EXACT = 32  # coordinates in or out, up to which the binomial coefficient is computed as an integer
+# Up to this number of coordinates in (or out), the binomial coefficient is computed as an integer.
+_EXACT = 32
 
 
 def value_bits(levels: int) -> int:
@@ -61,7 +62,8 @@ def largest_sparse(d: int, bits: int | None, each: int, fixed: int, most: int | 
     most = d if most is None else most
     if bits is None or sparse_bits(d, most, each, fixed) <= bits:
         return most
-    low, high = 0, min(most, 2**each * (d + 1) // (2**each + 1))  # the cost rises from low to high
+    # The cost rises from `low` to `high`.
+    low, high = 0, min(most, 2**each * (d + 1) // (2**each + 1))
     while low < high:
         middle = (low + high + 1) // 2
         if sparse_bits(d, middle, each, fixed) <= bits:

@@ -46,7 +46,8 @@ def quantise(values: Floats, levels: int, rng: np.random.Generator) -> tuple[flo
         x = values[piece].astype(np.float64)
         x *= levels / norm
         drawn = np.floor(np.abs(x) + rng.random(len(x)))
-        signed[piece] = np.copysign(np.minimum(drawn, levels), x)  # x + U may round up to ν + 1
+        # x + U may round up to ν + 1.
+        signed[piece] = np.copysign(np.minimum(drawn, levels), x)
     return norm, signed
 
 

@@ -291,7 +291,7 @@ class FullWeight(msgspec.Struct, frozen=True):
 
 
 class UpdateSum(msgspec.Struct, frozen=True):
-    """A weighted sum of updates, and what is known of each.
+    """A weighted sum of updates, with the weight, the task and the base of each.
 
     Attributes:
         total: Σ c_i f_i Δ_i over the flat values, float32 [values]; may be changed.
@@ -440,7 +440,7 @@ class Algorithm:
 
 
 def check_layout(algorithm: Algorithm, layout: Layout) -> None:
-    """Check that an aggregator that bounds what a client can do sees all that clients send.
+    """Check that an aggregator that bounds a client's influence sees all that clients send.
 
     Raises:
         UsageError: The clients' floating buffers go past it.

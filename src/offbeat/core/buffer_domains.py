@@ -25,7 +25,7 @@ _ROUNDING = 1e-6
 
 
 class Domains(Protocol):
-    """What the global model asks of the domains of its buffers."""
+    """The contract of the domains of buffers, for the global model."""
 
     def check(self, base: Model, steps: int, result: LocalResult) -> str | None:
         """Why a client's buffers have left their domains; None means that they have not."""
@@ -83,7 +83,7 @@ class BufferDomains:
 
 
 class AnyBuffers:
-    """No domains: runs that were begun without them go on so."""
+    """Buffers without domains, for runs that were begun without them."""
 
     def check(self, base: Model, steps: int, result: LocalResult) -> str | None:
         """Every update is taken."""

@@ -38,7 +38,7 @@ POLICIES: Mapping[str, str] = {
 UNSENT = ("local", "recompute")
 """Policies under which a client's update has no change of its buffers."""
 
-_FLOATING, _INTEGER = "buffers.floating", "buffers.integer"  # in a client's state
+_FLOATING, _INTEGER = "buffers.floating", "buffers.integer"  # names in a client's state
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ def finalizer(policy: str, learner: object, initial: Model, seed: int) -> Finali
     layout = initial.layout
     if policy not in UNSENT or layout.parameters == layout.values:
         return unchanged
-    if learner is None and policy == "local":  # the clients have statistics
+    if learner is None and policy == "local":
+        # The clients have the statistics.
         return unchanged
     if learner is None:
         raise UsageError(
@@ -167,5 +168,6 @@ def finalizer(policy: str, learner: object, initial: Model, seed: int) -> Finali
             f"buffers = {policy!r} needs a learner that estimates running statistics: give "
             f"{type(learner).__name__} a method estimated(model, seed), or choose follow or mean"
         )
-    learner.estimated(initial, seed)  # so that it fails now, not after hours
+    # A learner that cannot estimate fails here, not after hours.
+    learner.estimated(initial, seed)
     return lambda model: learner.estimated(model, seed)

@@ -152,7 +152,7 @@ class ClientNorms:
         return absurd
 
     def forgive(self) -> None:
-        """Forget what was refused: the model was at fault."""
+        """Forget the refusals: the model was at fault."""
         self._refused.clear()
 
     def roll_back(self, to: Version) -> None:

@@ -1,4 +1,4 @@
-"""What two records of options do not have in common, in one phrase."""
+"""The first difference between two records of options, in one phrase."""
 
 import json
 from collections.abc import Mapping

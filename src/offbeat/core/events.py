@@ -153,7 +153,7 @@ class CommitteeFormed(Struct, frozen=True, gc=False):
 
 
 class Releasing(Struct, frozen=True, gc=False):
-    """Which masked updates a release sums is fixed: its helpers may be asked. No schedule sees it.
+    """A release has fixed which masked updates it sums: its helpers may be asked. No schedule sees it.
 
     Attributes:
         version: The version that it makes.

@@ -17,7 +17,7 @@ class Feature(StrEnum):
 
     description: str
 
-    # of the driver
+    # Features of the driver.
     SINGLE_UPDATES = "single updates", "each update by itself, not only a weighted sum"
     CLIENT_STATE = "client state", "clients that keep state from task to task"
     SHARED_VECTOR = "shared vector", "a vector that travels with the model both ways"
@@ -31,7 +31,7 @@ class Feature(StrEnum):
     LABELS = "labels", "clients that report their number of samples of each class"
     NORMS = "norms", "clients that report the norm of the update they hold"
     ROOT_DATA = "root data", "a server with trusted data of its own, on which it trains"
-    # of the other parts
+    # Features of the other parts of an algorithm.
     TIERS = "tiers", "a schedule that aggregates by tiers"
     ASKING = "asking", "a schedule whose clients request fresh models"
     MERGE = "merge", "an objective that merges the fresh model requested"

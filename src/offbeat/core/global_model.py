@@ -168,7 +168,7 @@ class GlobalModel:
         self.updates.pop(task, None)
 
     def aggregate(self, command: Aggregate) -> None:
-        """Make the next version: w := w + step, where the guard lets it pass; else `skipped` says why not.
+        """Make the next version: w := w + step, where the guard lets it pass; else set `skipped`.
 
         Raises `AlgorithmError` for a step that is none.
         """
@@ -228,7 +228,7 @@ class GlobalModel:
         layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
         _check_step(step, values, self._algorithm)
         if policy != "follow" and layout.parameters < layout.values:
-            # after the server steps: exactly the mean, or exactly no change
+            # Server steps must not change buffers, so these are set afterwards: to the mean, or not at all.
             step[layout.parameters :] = _mean_buffers(updates, self.model) if policy == "mean" else 0.0
         integers, shared = self.model.integers, self.model.shared
         if layout.integers and policy not in UNSENT:
@@ -259,7 +259,7 @@ class GlobalModel:
             self.guard.roll_back(event.to)
 
     def _renew_root_update(self, version: Version) -> None:
-        """Train on the server's own data, at every version that is a multiple of what the aggregator says."""
+        """Train on the server's own data, at every version that is a multiple of the aggregator's `every`."""
         wanted = self._algorithm.aggregator.root_training
         if wanted is not None and (version % wanted.every == 0 or ROOT_UPDATE not in self.memory):
             if self._train_root is None:

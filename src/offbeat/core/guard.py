@@ -1,4 +1,4 @@
-"""Guard of the global model: an update whose size is absurd beside what is usual is refused.
+"""Guard of the global model: refuses an update whose size is absurd beside ordinary ones.
 
 One finite update of 10³⁰ times the usual size ends a run: whatever it is averaged with is lost. So each
 update's norms are held against the usual ones: those of its parameters, of its floating buffers, and of its
@@ -73,7 +73,7 @@ class Guard:
 
 
 class Guarding(Protocol):
-    """What a driver and the global model ask of a guard, whatever rule it follows.
+    """The contract of a guard, whatever rule it follows, for drivers and the global model.
 
     Attributes:
         poisoned: Why versions that were published must be withdrawn; None means that they need not be.
@@ -83,7 +83,7 @@ class Guarding(Protocol):
 
     @property
     def diverged(self) -> str | None:
-        """That the updates of most clients were refused one after another; None means that they were not."""
+        """Why the updates of most clients are refused one after another; None means that they are not."""
 
     @property
     def settled(self) -> bool:
@@ -140,7 +140,7 @@ class RefusalStreak:
 
     @property
     def diverged(self) -> str | None:
-        """That the updates of most clients were refused one after another; None means that they were not.
+        """Why the updates of most clients are refused one after another; None means that they are not.
 
         Ten updates and two for each client, or 200, of more than half of the clients, or of 100: however
         often a few clients come, they alone do not make a run diverge.
@@ -184,7 +184,7 @@ class UpdateGuard:
 
     @property
     def diverged(self) -> str | None:
-        """That the updates of most clients were refused one after another; None means that they were not."""
+        """Why the updates of most clients are refused one after another; None means that they are not."""
         return self._streak.diverged
 
     @property

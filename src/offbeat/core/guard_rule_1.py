@@ -103,7 +103,7 @@ class UpdateGuardRule1:
 
     @property
     def diverged(self) -> str | None:
-        """That the updates of most clients were refused one after another; None means that they were not."""
+        """Why the updates of most clients are refused one after another; None means that they are not."""
         return self._streak.diverged
 
     def check(
@@ -129,7 +129,7 @@ class UpdateGuardRule1:
         return refused
 
     def take_condemned(self) -> Collection[TaskId]:
-        """No update is judged a second time."""
+        """Under this rule no update is judged a second time."""
         return ()
 
     def check_step(

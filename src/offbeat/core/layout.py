@@ -1,4 +1,4 @@
-"""Which tensors of a module are a model, and how they lie in its flat vectors.
+"""Layout of a model: the tensors of a module that belong to it, and their places in its flat vectors.
 
 A model has every parameter that is trained and every persistent buffer. Parameters that are frozen
 (`requires_grad = False`), and tensors that stay at the clients, are no part of it. A frozen parameter has a

@@ -87,7 +87,7 @@ DAMAGED = LocalResult(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
 
 
 class TaskControl(Protocol):
-    """Control of a task in training, for what is not known before it starts. The learner calls its methods.
+    """Control of a task in training, for decisions after its start. The learner calls its methods.
 
     Either may raise to end the training without a result.
     """
@@ -139,7 +139,7 @@ class Learner(Protocol):
 
 
 def metric_directions(learner: Learner) -> Mapping[str, bool]:
-    """Whether more is better of a learner's metrics, by name, where the learner says so."""
+    """Whether more is better of a learner's metrics, by name, as far as the learner declares it."""
     return dict(getattr(learner, "higher_is_better", {}))
 
 
@@ -157,7 +157,7 @@ class ClientEvaluator(Protocol):
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
     ) -> tuple[int, Metrics]:
-        """Evaluate a model on what a client holds out; changes nothing.
+        """Evaluate a model on a client's held-out samples; changes nothing.
 
         Args:
             model: A global model.
@@ -170,7 +170,7 @@ class ClientEvaluator(Protocol):
 
 
 def evaluation_inputs(state: Tensors) -> TaskInputs:
-    """What of a client's state a model is evaluated with: personal tensors, and buffers that are not sent."""
+    """The part of a client's state with which a model is evaluated: personal tensors, buffers that stay."""
     return TaskInputs({n: tensor for n, tensor in state.items() if n.startswith((PERSONAL, "buffers."))})
 
 
@@ -240,7 +240,7 @@ class NoTraining:
 
     @property
     def root_samples(self) -> int:
-        """One sample of root data, which no training looks at."""
+        """A sample of root data, for a learner that does not look at its data."""
         return 1
 
     def train_root(self, model: Model, version: Version, seed: int, steps: int) -> Tensor:

@@ -166,7 +166,7 @@ class Every:
 
     @property
     def at_clients(self) -> bool:
-        """Whether the model is evaluated on what each client holds out."""
+        """Whether the model is evaluated on each client's held-out samples."""
         return not self.never and self.at != "server"
 
     def after(self, version: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a metric's name tells: which way it improves, whether it is a share, what is shown first."""
+"""The meaning of a metric's name: its direction, whether it is a share, which is shown first."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "auroc", "dice", "exa
 """Metrics in [0, 1] that are shown in percent."""
 
 COLUMNS = frozenset({"t", "version", "tasks", "bytes_up", "bytes_down"})
-"""What an evaluation has beside its metrics: no metric has such a name."""
+"""Columns of an evaluation beside its metrics: no metric has such a name."""
 
 CLIENTS = "clients."
 """Start of the names of metrics of the clients' own evaluations."""
 WORST, UNDEFINED = "worst", "undefined"
 QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
-"""Shares of the clients below the quantiles, by what these are called after a metric's name and a dot."""
+"""Shares of the clients below the quantiles, by their suffix to a metric's name."""
 CLIENT_COUNT = CLIENTS + "count"
 """Number of clients that have evaluated."""
 
@@ -36,7 +36,7 @@ class NamedMetric:
 
     @classmethod
     def of(cls, name: str, known: Mapping[str, bool] = {}) -> "NamedMetric":
-        """The metric of a name; `known` says of metrics by name whether higher is better, before the name."""
+        """The metric of a name; a direction in `known`, by name, comes before that of the name."""
         return cls(name, known.get(base_name(name), higher_is_better(name)))
 
     @property
@@ -56,7 +56,7 @@ class NamedMetric:
 
     @property
     def unit(self) -> str:
-        """The unit of the values that are shown, after a space; none for what is not a share."""
+        """The unit of the values that are shown, after a space; empty unless the metric is a share."""
         return " %" if self.is_share else ""
 
     @property
@@ -69,7 +69,7 @@ class NamedMetric:
         return f"{self.scale * value:.4g}{self.unit}"
 
     def best(self, values: Iterable[float | None]) -> float | None:
-        """The best of the finite values; None where there is none."""
+        """The best of the finite values; None where no value is finite."""
         known = [value for value in map(finite, values) if value is not None]
         return (max if self.higher_is_better else min)(known, default=None)
 
@@ -103,7 +103,7 @@ def base_name(name: str) -> str:
 
 
 def is_statistic(name: str) -> bool:
-    """Whether a metric tells how the clients' values are spread, or counts clients."""
+    """Whether a metric is a statistic over the clients' values, or counts clients."""
     metric, _, statistic = name.removeprefix(CLIENTS).rpartition(".")
     of_clients = name.startswith(CLIENTS) and metric and statistic in {WORST, UNDEFINED, *QUANTILES}
     return name == CLIENT_COUNT or bool(of_clients)

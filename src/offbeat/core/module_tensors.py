@@ -57,7 +57,8 @@ class PlainNames:
         found = module.named_modules(remove_duplicate=False)
         held = ((path, _held(part)) for path, part in found)
         inner = [(f"{path}." if path else "", f"{name}.") for path, name in held if name]
-        self._inner = sorted(inner, key=lambda pair: -len(pair[0]))  # the deepest first
+        # The prefixes of the innermost wrappers are taken off first.
+        self._inner = sorted(inner, key=lambda pair: -len(pair[0]))
         self.changed: dict[str, str] = {}
 
     def __call__(self, name: str) -> str:
@@ -85,7 +86,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 
 
 def without_prefixes(name: str) -> str:
-    """A name in a file without what looks like a wrapper's prefix, at any depth."""
+    """A name in a file without parts that look like a wrapper's prefix, at any depth."""
     return ".".join(part for part in name.split(".") if part not in _PREFIXES)
 
 
@@ -93,18 +94,18 @@ def found_by_name(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
     """The tensor of a name; else the only one whose name differs by wrappers' prefixes; else None."""
     if name in tensors:
         return tensors[name]
-    bare = without_prefixes(name)  # files of earlier versions have prefixes, and what PyTorch itself saves
+    # Files of earlier versions have the prefixes of wrappers, and so have those that PyTorch itself writes.
+    bare = without_prefixes(name)
     alike = [tensor for other, tensor in tensors.items() if without_prefixes(other) == bare]
     return alike[0] if len(alike) == 1 else None
 
 
 def _held(module: nn.Module) -> str | None:
-    """The name under which a wrapper holds the module inside; None for what is no wrapper."""
+    """The name under which a wrapper holds the module inside; None if the module is no wrapper."""
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         return "module"
-    compiler = sys.modules.get(
-        "torch._dynamo.eval_frame"
-    )  # whose import takes seconds: compiled ones have it
+    # Importing the compiler takes seconds. A compiled module has imported it already.
+    compiler = sys.modules.get("torch._dynamo.eval_frame")
     if compiler is not None and isinstance(module, compiler.OptimizedModule):
         return "_orig_mod"
     return None

@@ -20,7 +20,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 
 Check = Callable[[ClientId, TaskId, int, LocalResult], str | None]
-"""Says why an update is refused: of which client and task, of how many local steps, and the update."""
+"""Returns why an update is refused, given client, task, number of local steps, and the update."""
 
 
 class Release(Protocol):

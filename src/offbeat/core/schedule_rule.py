@@ -17,7 +17,7 @@ RULE = "schedule_rule"
 
 
 def described_rule(algorithm: Algorithm) -> dict[str, int]:
-    """What a record says of the rule: nothing of rule 1."""
+    """The entry of a record about the rule: empty for rule 1."""
     return {RULE: algorithm.schedule.rule} if algorithm.schedule.rule > 1 else {}
 
 

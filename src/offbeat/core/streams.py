@@ -16,26 +16,47 @@ from offbeat.core.errors import UsageError
 
 
 class Purpose(IntEnum):
-    """Purpose of a stream. Numbers are part of the format of a run: never reuse or renumber."""
+    """Purpose of a stream. Numbers are part of the format of a run: never reuse or renumber.
 
-    SCHEDULE = 1  # a schedule's choice of clients
-    MODEL = 2  # the initial global model
-    TRAIN = 3  # batches of a client's task
-    LAYERS = 4  # dropout and other draws inside a module
-    SPEED = 5  # a client's speed
-    JITTER = 6  # variation of the speed per task, and its changes
-    NETWORK = 7  # transfer times and delays
-    AVAILABILITY = 8  # dropout, joining, leaving
-    PARTITION = 9  # the split of the data over clients
-    SUBSET = 10  # a subsample of a dataset
-    SELECTOR = 11  # time of a client's request for a fresh model
-    CHANNEL = 12  # fading and shadowing of a client's channel
-    CODEC = 13  # selection and rounding of a codec
-    STATISTICS = 14  # the samples that running statistics are estimated from, and draws inside the module
-    LOOP = 15  # draws of a user's own training loop in a client's task
-    ROUND = 16  # 32 bytes from which the rounding of a client's update follows
-    NOISE = 17  # 32 bytes from which the noise of a release follows
-    EXAMPLES = 18  # 32 bytes from which batches and noise of a task with privacy of examples follow
+    Attributes:
+        SCHEDULE: A schedule's choice of clients.
+        MODEL: The initial global model.
+        TRAIN: Batches of a client's task.
+        LAYERS: Dropout and other draws inside a module.
+        SPEED: A client's speed.
+        JITTER: Variation of the speed per task, and its changes.
+        NETWORK: Transfer times and delays.
+        AVAILABILITY: Dropout, joining, leaving.
+        PARTITION: The split of the data over clients.
+        SUBSET: A subsample of a dataset.
+        SELECTOR: Time of a client's request for a fresh model.
+        CHANNEL: Fading and shadowing of a client's channel.
+        CODEC: Selection and rounding of a codec.
+        STATISTICS: The samples that running statistics are estimated from, and draws inside the module.
+        LOOP: Draws of a user's own training loop in a client's task.
+        ROUND: 32 bytes from which the rounding of a client's update follows.
+        NOISE: 32 bytes from which the noise of a release follows.
+        EXAMPLES: 32 bytes from which batches and noise of a task with privacy of examples follow.
+    """
+
+    SCHEDULE = 1
+    MODEL = 2
+    TRAIN = 3
+    LAYERS = 4
+    SPEED = 5
+    JITTER = 6
+    NETWORK = 7
+    AVAILABILITY = 8
+    PARTITION = 9
+    SUBSET = 10
+    SELECTOR = 11
+    CHANNEL = 12
+    CODEC = 13
+    STATISTICS = 14
+    LOOP = 15
+    ROUND = 16
+    NOISE = 17
+    EXAMPLES = 18
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:

@@ -29,7 +29,8 @@ def unfit_for_model(tensor: Tensor) -> str | None:
         return f"has dtype {tensor.dtype}: models travel as float32, so {use}"
     if is_traceable_wrapper_subclass(tensor) and not _copies(tensor):
         return f"is a {type(tensor).__name__}: use a plain tensor, such as its local or full one"
-    if overlaps(tensor) and not isinstance(tensor, nn.Parameter):  # a copy of a parameter has its own memory
+    if overlaps(tensor) and not isinstance(tensor, nn.Parameter):
+        # A copy of a parameter has its own memory, so overlaps do not matter there.
         return EXPANDED
     return None
 
@@ -52,7 +53,7 @@ def unfit_for_copies(tensor: Tensor) -> str | None:
 
 
 def _no_plain_values(tensor: Tensor) -> str | None:
-    """That the values of a tensor do not lie side by side."""
+    """Why the values of a tensor do not lie side by side, if they do not."""
     if tensor.is_nested:
         return "is a nested tensor, whose rows differ in length: pad it, or make it in forward"
     if tensor.layout is not torch.strided:

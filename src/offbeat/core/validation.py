@@ -100,7 +100,8 @@ def format_error(error: ValidationError, options: Iterable[str] = (), arguments:
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         names = list(options)
         last = str(problem["loc"][-1])
-        if not _is_name(problem["loc"][-1]):  # a key that is no name, such as batch-size
+        if not _is_name(problem["loc"][-1]):
+            # The path leaves out a key that is no identifier, such as "batch-size".
             path = f"{path}.{last}" if path else last
         return f"unknown key {path}{did_you_mean(last, names) if names else ''}"
     if kind in ("missing", "missing_argument"):
@@ -112,7 +113,8 @@ def format_error(error: ValidationError, options: Iterable[str] = (), arguments:
         hint = did_you_mean(tag, (t.strip(" '") for t in tags.split(",")))
         return f"{path}.{_tag_key(problem)} = {tag!r} is unknown{hint}"
     message = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
-    if kind == "value_error" and not path:  # about several options together, which the message names
+    if kind == "value_error" and not path:
+        # The message is about several options together and names them.
         return str(message)
     more = len(error.errors()) - 1
     rest = f" (and {more} more)" if more and kind.startswith("union") else ""

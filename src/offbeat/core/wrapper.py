@@ -33,7 +33,7 @@ def adds(part: Any, *features: Feature) -> bool:
 
 
 def layer(part: Any, feature: Feature) -> Any:
-    """The wrapper that adds a feature, of those around a part; None where there is none."""
+    """The wrapper that adds a feature, of those around a part; None where no wrapper adds it."""
     while isinstance(part, Wrapper) and not adds(part, feature):
         part = part.inner
     return part if adds(part, feature) else None

@@ -19,7 +19,7 @@ from offbeat.data.paths import find_files
 from offbeat.data.subsample import Subsample
 
 _PIXELS = 3 * 32 * 32
-_LIMIT = 1 << 30  # bytes; six times the largest file
+_LIMIT = 1 << 30  # bytes, six times the largest file
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def is_series(value: Any) -> bool:
 
 
 def is_groupby(value: Any) -> bool:
-    """Whether it is what pandas's `frame.groupby(column)` gives."""
+    """Whether it is the result of pandas's `frame.groupby(column)`."""
     return hasattr(value, "groups") and hasattr(value, "indices") and hasattr(value, "ngroups")
 
 
@@ -37,7 +37,8 @@ def is_index(value: Any) -> bool:
 
 
 def _is_pandas(value: Any, kind: str) -> bool:
-    pandas = sys.modules.get("pandas")  # without it, no object is one of its
+    # No object is of pandas where pandas is not imported.
+    pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, getattr(pandas, kind))
 
 
@@ -83,7 +84,8 @@ def as_tensor(name: str, value: Any) -> Tensor:
 
 def _of_array(name: str, value: Any, array: npt.NDArray[Any]) -> Tensor:
     if any(stride < 0 for stride in array.strides):
-        array = array.copy()  # of a reversed one, which PyTorch does not take
+        # PyTorch does not take an array with negative strides.
+        array = array.copy()
     try:
         return torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -102,7 +104,7 @@ def _array(name: str, value: Any) -> npt.NDArray[Any]:
         return np.stack([column.astype(np.float32) for column in columns], axis=1)
     if is_series(value):
         return _pandas_column(name, value)
-    if hasattr(value, "toarray"):  # of scipy
+    if hasattr(value, "toarray"):  # scipy's sparse matrices
         raise _refused(name, f"a sparse {type(value).__name__}", "give a dense one, such as by .toarray()")
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return _list_column(name, value)
@@ -141,7 +143,8 @@ def _list_column(name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
     if array.dtype == object:
         return _objects(name, array)
     plain = array.dtype == np.float64 and not (len(values) and isinstance(values[0], np.ndarray | np.generic))
-    return array.astype(np.float32) if plain else array  # Python's numbers have no dtype
+    # A list of Python's floats has no dtype of its own, so it becomes float32.
+    return array.astype(np.float32) if plain else array
 
 
 def _objects(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -189,7 +192,8 @@ def _pandas_column(name: str, series: Any) -> npt.NDArray[Any]:
             what, told, "encode it as numbers, in the same way for all clients, or leave the column out"
         )
     if kind != "f":
-        return np.array(series.to_numpy(dtype=np.int64))  # a copy, as pandas' own may be read-only
+        # The array is copied, since the one of pandas may be read-only.
+        return np.array(series.to_numpy(dtype=np.int64))
     with np.errstate(over="ignore"):
         array = np.asarray(series.to_numpy(dtype=np.float64).astype(np.float32))
     finite = np.isfinite(array)

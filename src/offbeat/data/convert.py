@@ -1,4 +1,4 @@
-"""What users have as collections of samples: arrays, lists, frames, datasets of other libraries."""
+"""Conversion of users' collections of samples: arrays, lists, frames, datasets of other libraries."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from offbeat.data.leaf import is_leaf, samples_by_user
 
 
 def as_samples(data: Any, label: str | None = None) -> Samples:
-    """Wrap what users have as a collection of samples.
+    """Wrap a user's data as a collection of samples.
 
     Args:
         data: A collection already; a tensor or an array (x without targets); a pair (x, y) of tensors,
@@ -44,7 +44,8 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
             f"{type(data).__name__}: leave it out"
         )
     match data:
-        case Tensor() | np.ndarray():  # which have a method `gather` too
+        # Tensors and arrays are asked for first, since they have a method `gather` too.
+        case Tensor() | np.ndarray():
             return Dataset(data)
         case Samples():
             return data
@@ -69,7 +70,7 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
 
 
 def as_other_samples(data: Any, label: str | None) -> Samples:
-    """As `as_samples`; `label` is for what has columns, as it is named for the train set's sake."""
+    """Convert as `as_samples` does, but ignore `label` where the data have no columns."""
     return as_samples(data, label if is_frame(data) or is_split(data) else None)
 
 
@@ -84,7 +85,8 @@ def is_pair(data: Any) -> bool:
         return False
     x, y = data
     if is_frame(x) and is_frame(y) and x.columns.equals(y.columns):
-        return False  # a train and a test set
+        # Two frames with the same columns are a train and a test set.
+        return False
     if isinstance(data, tuple) or any(map(is_series, data)):
         return True
     if is_frame(x) or is_frame(y):

@@ -1,4 +1,4 @@
-"""Collections of samples: what a learner can cut into batches.
+"""Collections of samples, from which a learner gathers batches.
 
 A collection has a length and makes a batch of the samples at given rows. `Dataset` holds tensors, of which a
 batch is one indexed copy; `MapDataset` wraps any map-style dataset. A batch is what the collection gives:
@@ -124,7 +124,7 @@ class Dataset:
         return x if self.y is None else (x, self.y.index_select(0, rows))
 
     def to(self, device: str) -> "Dataset":
-        """This dataset with its tensors on a device; itself, where they are there."""
+        """The dataset with its tensors on a device; the same object if they are there already."""
         if all(part.device == torch.device(device) for _, part in self._parts()):
             return self
         x = (
@@ -185,7 +185,8 @@ class MapDataset:
                 "read a stream into a list first"
             )
         if self.labels is not None:
-            Dataset(torch.empty(len(self), 0), self.labels, self.classes)  # checks them
+            # Making a dataset checks labels and classes.
+            Dataset(torch.empty(len(self), 0), self.labels, self.classes)
 
     @property
     def y(self) -> Tensor | None:
@@ -229,12 +230,14 @@ class MapDataset:
             except OffbeatError:
                 raise
             except Exception as error:
-                for row in rows:  # to tell which
+                for row in rows:
+                    # Reading one by one shows which sample fails.
                     self._read_one(row)
                 raise UnreadableSampleError(rows[0], told_error(error)) from error
         else:
             samples = [self._read_one(row) for row in rows]
-        if self.collate is default_collate:  # which drops masks
+        if self.collate is default_collate:
+            # The default collate function takes a masked array for a plain one.
             for row, sample in zip(rows, samples, strict=False):
                 if (missing := _missing_value(sample)) is not None:
                     raise UnreadableSampleError(row, missing)
@@ -266,7 +269,7 @@ class UnreadableSampleError(RunError):
 
 
 def told_error(error: Exception) -> str:
-    """What a user's code has raised, in one line, with the innermost line of it that is no library's."""
+    """An error of a user's code in one line, with the innermost line of it that is no library's."""
     frames = [frame for frame in extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""
     return f"{where}{type(error).__name__}: {' '.join(str(error).split())}"
@@ -278,7 +281,7 @@ def _is_library(file: str) -> bool:
 
 
 def _missing_value(sample: Any) -> str | None:
-    """What of a sample is missing, in words; None means nothing."""
+    """The problem with a sample that lacks a value, in words; None means that it has all."""
     match sample:
         case np.ma.MaskedArray():
             if bool(np.ma.getmaskarray(sample).any()):
@@ -322,7 +325,8 @@ def concatenated(parts: Sequence[Samples]) -> Samples:
 
 
 def _joined(parts: Sequence[Dataset]) -> Dataset:
-    parts = [part for part in parts if len(part)] or parts[:1]  # an empty list has no shape to compare
+    # An empty list has no shape to compare.
+    parts = [part for part in parts if len(part)] or parts[:1]
     kinds = {tuple((name, part.dtype, part.shape[1:]) for name, part in d._parts()) for d in parts}
     if len(kinds) > 1 or len({d.classes for d in parts}) > 1:
         told = " and ".join(
@@ -367,7 +371,7 @@ def class_labels(samples: Samples) -> Tensor | None:
 
 
 def sample_shape(samples: Samples) -> tuple[int, ...] | None:
-    """Shape of one sample, without N. None means that a sample is no single tensor, or there is none."""
+    """Shape of one sample, without N. None means that a sample is no single tensor, or that none exists."""
     if isinstance(samples, Dataset):
         return samples.sample_shape if isinstance(samples.x, Tensor) else None
     match samples.gather(torch.zeros(1, dtype=torch.int64)) if len(samples) else None:
@@ -420,4 +424,5 @@ def as_rows(indices: IndexLike) -> Tensor:
     """Indices as int64 [K]."""
     if isinstance(indices, Tensor):
         return indices.to(torch.int64)
-    return torch.from_numpy(np.array(indices, dtype=np.int64))  # a copy: torch warns about read-only arrays
+    # `np.array` copies, since PyTorch warns about read-only arrays.
+    return torch.from_numpy(np.array(indices, dtype=np.int64))

@@ -13,7 +13,7 @@ from offbeat.data.dataset import Dataset
 from offbeat.data.federated import Source
 from offbeat.data.subsample import Subsample, fixed_permutation
 
-_TRAIN = 1437  # of 1797: four fifths
+_TRAIN = 1437  # of 1797 samples, four fifths
 _SPLIT_KEY = 0x0FFBEA7
 _BRIGHTEST = 16.0
 

@@ -15,7 +15,7 @@ from offbeat.data.heart_disease import FILES as HEART_FILES
 from offbeat.data.images import IDX_FILES
 from offbeat.data.paths import data_root
 
-_TIMEOUT = 60.0  # seconds without a byte
+_TIMEOUT = 60.0  # s without a byte
 _CHUNK = 1 << 20
 
 
@@ -175,7 +175,7 @@ def _download(url: str, target: Path, limit: int, md5: str | None) -> None:
 
 
 def _unpack(archive: Path, wanted: str) -> None:
-    """Move what is wanted of an archive, a file or folder, beside it; the archive goes."""
+    """Move the wanted file or folder out of an archive, and delete the archive."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
         try:
             shutil.unpack_archive(archive, work, filter="data" if ".tar" in archive.name else None)

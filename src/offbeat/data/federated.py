@@ -24,7 +24,8 @@ from offbeat.data.parts import check_parts, occupied, parts_of
 from offbeat.data.subsample import fixed_permutation
 
 _DIGESTED = 64  # samples
-_HELD_OUT = 3  # the stream of shuffles that validation shares are cut from
+# Validation shares are cut from this stream of shuffles.
+_HELD_OUT = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,7 @@ class FederatedData:
         return label_counts(self.train, self.client_indices(client))
 
     def describe(self) -> dict[str, Any]:
-        """What a run's record says of the data, by which other data are told from these.
+        """The entry of a run's record about the data. Other data have another one.
 
         Returns:
             `digest` of who has which samples, and of the integers of up to 64 samples that lie in memory;
@@ -352,7 +353,8 @@ def _held_out(
     if not share:
         return parts, None
     kept, held = [], []
-    for part in parts:  # whatever the client's number: a site has the same samples held out in every run
+    for part in parts:
+        # The key of the shuffle has no client number, so a site holds out the same samples in every run.
         count = min(len(part) - 1, max(1, round(share * len(part))))
         drawn = np.zeros(len(part), dtype=bool)
         drawn[fixed_permutation(len(part), 0, _HELD_OUT)[:count]] = True

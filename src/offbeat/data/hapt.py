@@ -47,7 +47,8 @@ def load_hapt(root: Path, pick: Subsample) -> Source:
     for_testing = _last_fifth(group * _CLASSES + y)
     train, test = np.flatnonzero(~for_testing), np.flatnonzero(for_testing)
     mean, std = x[train].mean(axis=(0, 1)), x[train].std(axis=(0, 1))
-    std[std == 0] = 1.0  # a dead sensor must not become NaN
+    # A sensor with constant values must not become NaN.
+    std[std == 0] = 1.0
     everything = Dataset(torch.from_numpy((x - mean) / std), torch.from_numpy(y), _CLASSES)
     train, test = train[pick.train(len(train))], test[pick.test(len(test))]
     names = tuple(f"person{number}" for number in persons)
@@ -87,7 +88,8 @@ def cut_windows(folder: Path) -> Windows:
     recordings = dict[tuple[int, int], npt.NDArray[np.float32]]()
     for experiment, person, activity, first, last in _numbers(labelled, 5).astype(np.int64):
         if activity > _CLASSES:
-            continue  # a transition
+            # Higher numbers are transitions between two activities.
+            continue
         key = experiment, person
         if key not in recordings:
             names = (f"{sensor}_exp{experiment:02}_user{person:02}.txt" for sensor in ("acc", "gyro"))

@@ -47,7 +47,8 @@ def load_heart_disease(root: Path, pick: Subsample) -> Source:
     for_training = np.concatenate([_train_mask(y, hospital) for hospital, y in enumerate(labels)])
     train, test = np.flatnonzero(for_training), np.flatnonzero(~for_training)
     mean, std = x[train].mean(axis=0), x[train].std(axis=0)
-    std[std == 0] = 1.0  # a constant column must not become NaN
+    # A constant column must not become NaN.
+    std[std == 0] = 1.0
     everything = Dataset(
         torch.from_numpy(((x - mean) / std).astype(np.float32)), torch.from_numpy(np.concatenate(labels)), 2
     )

@@ -36,7 +36,7 @@ def is_split_dict(data: Any) -> bool:
 
 
 def split_of(splits: Mapping[str, Any], name: str) -> Any:
-    """A split by its name. Raises `UsageError` where there is none."""
+    """A split by its name. Raises `UsageError` where the dataset lacks it."""
     if name not in splits:
         raise UsageError(
             f"a {type(splits).__name__} has the splits {', '.join(splits)}, and no {name}: give one of them, "
@@ -77,7 +77,8 @@ def as_map_dataset(data: Any, label: str | None = None) -> MapDataset:
     Raises:
         UsageError: There is no such column, or its values are missing or no numbers.
     """
-    read = data.with_format("torch") if data.format["type"] is None else data  # whose rows were lists
+    # Without a format, rows are lists of Python's numbers.
+    read = data.with_format("torch") if data.format["type"] is None else data
     if label is None:
         return MapDataset(read)
     names = list(data.column_names)

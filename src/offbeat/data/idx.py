@@ -18,7 +18,7 @@ import numpy.typing as npt
 from offbeat.core.errors import UsageError
 
 _UNSIGNED_BYTE = 0x08
-_LIMIT = 1 << 30  # bytes; twenty times the largest idx file in use
+_LIMIT = 1 << 30  # bytes, twenty times the largest idx file in use
 _CHUNK = 1 << 20
 
 

@@ -49,7 +49,7 @@ class ImageFiles:
 
 
 def image_dataset(images: Sequence[tuple[Path, int]], rows: Indices, side: int, classes: int) -> MapDataset:
-    """Those of some image files, with their classes, that are at `rows`, as samples."""
+    """The image files at `rows`, with their classes, as samples."""
     files = ImageFiles([images[row][0] for row in rows], [images[row][1] for row in rows], side)
     return MapDataset(files, labels=torch.tensor(files.labels), classes=classes)
 

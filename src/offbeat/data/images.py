@@ -55,7 +55,8 @@ def _read(images_path: Path, labels_path: Path, pick: Pick, scale: tuple[float, 
         )
     if labels.max() >= _CLASSES:
         raise UsageError(f"{labels_path}: label {labels.max()} is not 0 to 9; put the right file there")
-    rows = pick(len(labels))  # taken as bytes: a small subsample never pays for the whole set in float32
+    # The rows are taken as bytes, so a small subsample never pays for the whole set in float32.
+    rows = pick(len(labels))
     x = torch.from_numpy(images[rows]).unsqueeze(1).to(torch.float32)
     mean, std = scale
     x.div_(255.0).sub_(mean).div_(std)

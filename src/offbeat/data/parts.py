@@ -61,7 +61,8 @@ def _indices(part: Any) -> npt.NDArray[Any]:
         part = list(part)
     try:
         indices = np.asarray(part)
-    except ValueError:  # lists of several lengths
+    except ValueError:
+        # The lists have different lengths.
         indices = np.zeros(())
     if not indices.ndim:
         raise UsageError(

@@ -12,7 +12,8 @@ from offbeat.data.federated import FederatedData, Source, own_data
 from offbeat.data.subsample import fixed_permutation
 from offbeat.named import load_named, named_errors
 
-SHARES = 2  # the stream of shuffles that shares are cut from
+# Shares are cut from this stream of shuffles.
+SHARES = 2
 
 
 def site_data(text: str) -> FederatedData:

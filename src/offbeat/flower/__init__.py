@@ -13,9 +13,8 @@ __all__, _load, __dir__ = exports(__name__)
 
 
 def __getattr__(name: str) -> Any:
-    if (
-        name in __all__
-    ):  # so that `offbeat.flower` is there without the extra, and its names say what is missing
+    if name in __all__:
+        # `offbeat.flower` can be imported without the extra: its names say what is missing.
         try:
             import flwr as _flwr  # noqa: F401
         except ImportError as error:

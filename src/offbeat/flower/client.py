@@ -32,7 +32,7 @@ def client_app(
     tell_labels: bool = True,
     policy: SitePolicy | None = None,
 ) -> ClientApp:
-    """A `ClientApp` that trains on a node's own data what the server's run asks for.
+    """A `ClientApp` that trains the tasks of the server's run on a node's own data.
 
     Args:
         data: Gives a node's data, whatever `offbeat.net.join` takes, or a learner that has them; its context
@@ -73,7 +73,7 @@ def client_app(
 
 
 def _messages(message: Message) -> tuple[Registered, list[OffbeatMessage]]:
-    """The server's first message, which says what the run is, and the others."""
+    """The registration, which is the server's first message, and the other messages."""
     match decode(message.content, "server"):
         case [Registered() as registered, *messages]:
             return registered, messages

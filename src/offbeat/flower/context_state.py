@@ -53,7 +53,7 @@ class Memory:
 
 
 def load_state(record: RecordDict) -> Memory:
-    """The memory in a context's state; an empty one if there is none."""
+    """The memory in a context's state; an empty one if the state has none."""
     config = record.get(_STATE)
     if not isinstance(config, ConfigRecord):
         return Memory()

@@ -33,7 +33,8 @@ class Node:
 
     def queue(self, message: FromServer) -> None:
         """Queue a message for the next Flower message, if it is for a node at all."""
-        if isinstance(message, TaskAssignment):  # an earlier task that has not been sent is given up
+        if isinstance(message, TaskAssignment):
+            # A newer assignment replaces an earlier one that has not been sent.
             self.queued = [m for m in self.queued if not isinstance(m, TaskAssignment | ModelResponse)]
         if isinstance(message, TaskAssignment | ModelResponse | TaskCancel | UpdateAck):
             self.queued = [*self.queued, message][-MOST_QUEUED:]

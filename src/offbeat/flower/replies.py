@@ -53,7 +53,7 @@ def register(registered: Registered, site: Site, tell_labels: bool) -> Register 
 def respond(
     registered: Registered, messages: Sequence[Message], memory: Memory, site: Site
 ) -> list[FromSite]:
-    """Carry out the server's messages; returns the replies, and leaves in `memory` what is to be kept."""
+    """Carry out the server's messages; returns the replies, and leaves in `memory` the state of the node."""
     memory.begin(registered.run)
     context = TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
     runner = _TaskRunner(memory, context)
@@ -78,7 +78,8 @@ class _TaskRunner:
                 try:
                     yield self._train(message)
                 except Exception as error:
-                    own = isinstance(error, OffbeatError)  # whose text says all there is
+                    # The text of Offbeat's own errors says all, so their traceback is left out.
+                    own = isinstance(error, OffbeatError)
                     log.error("task %d failed: %s", message.task, error, exc_info=not own)
                     yield TaskFailed(message.task, f"{type(error).__name__}: {error}")
 
@@ -96,7 +97,8 @@ class _TaskRunner:
         c, task, inputs = self.context, self.context.local_task(a), TaskInputs(dict(self.memory.state))
         if not 0 < a.ask_after < a.steps:
             return self._update(a, c.learner.train(a.model, task, c.objective, inputs))
-        assert isinstance(c.learner, TorchLearner)  # others are refused at their registration
+        # Other learners are refused when the site registers.
+        assert isinstance(c.learner, TorchLearner)
         training = c.learner.train_until(a.model, task, c.objective, inputs, a.ask_after)
         self.memory.paused = PausedTask(a, training)
         return ModelRequest(a.task, a.ask_after)

@@ -75,7 +75,7 @@ def server_app(
     options: ServerOptions | None = None,
     polling: Polling | None = None,
 ) -> ServerApp:
-    """A `ServerApp` that does what `serve` does.
+    """A `ServerApp` that calls `serve`.
 
     Args:
         experiment: Makes the experiment, with the server's test data, when the app is run.

@@ -34,14 +34,15 @@ from offbeat.net.server.effects import Effects
 from offbeat.net.server.evaluation_thread import Evaluate, EvaluationThread
 from offbeat.net.transport import ProtocolError
 
-NODE_UNAVAILABLE = 5  # Flower's code for a node that has been silent for too long
+# Flower's code for a node that has been silent for too long.
+NODE_UNAVAILABLE = 5
 QUERY, TRAIN = "query.offbeat", "train.offbeat"
-FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # seconds before a node that failed gets another message
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0  # s before a node that failed gets another message
 log = logging.getLogger(__name__)
 
 
 class Grid(Protocol):
-    """What is used of Flower's `Grid`."""
+    """The methods of Flower's `Grid` that are called."""
 
     def get_nodes(self) -> Iterable[NodeInfo]:
         """The nodes that are there."""
@@ -109,7 +110,7 @@ class Federation:
     # ---- nodes ----
 
     def _look(self) -> None:
-        """Who is there? A node that is, is alive, however long its task takes."""
+        """Look which nodes are present. A present node is alive, however long its task takes."""
         now = self._time()
         if now - self._looked < self._polling.look:
             return
@@ -194,7 +195,8 @@ class Federation:
     def _push(self, node: Node, kind: str) -> None:
         """Send a node the run specification and its messages, one request each: Flower limits its size."""
         c, sites = self._coordinator, self._coordinator.registry.sites
-        client = sites[node.name].client if node.name in sites else 0  # a new node has no number yet
+        # A new node has no number yet.
+        client = sites[node.name].client if node.name in sites else 0
         content = list(node.queued) if kind == TRAIN else []
         registered = Registered(client, c.info.run, c.info.spec, c.options.lease)
         message = Message(encode([registered, *content]), node.id, kind, ttl=self._polling.task)
@@ -207,7 +209,7 @@ class Federation:
     # ---- effects ----
 
     def _commit(self) -> None:
-        """Let time pass; make durable what has come of all this, and send it."""
+        """Let time pass; make the events durable, then send their messages."""
         coordinator = self._coordinator
         coordinator.evaluated(self._evaluator.collect())
         coordinator.tick(self._time())

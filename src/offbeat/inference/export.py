@@ -114,7 +114,7 @@ def _write_onnx(trained: TrainedModule, path: Path, example: Any) -> None:
 
 
 def _zeros(dtype: str, shape: tuple[int, ...], path: Path) -> Tensor:
-    """Two samples of zeros. What is recorded may be anything: it allocates no more than samples do."""
+    """Two samples of zeros. A recorded shape may be anything, so no more is allocated than samples take."""
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype) or not 0 < prod(shape) <= LARGEST:
         raise UsageError(
@@ -144,7 +144,7 @@ def _arguments(trained: TrainedModule, path: Path, example: Any) -> tuple[tuple[
 
 @contextmanager
 def _refused(trained: TrainedModule, path: Path) -> Iterator[None]:
-    """Turn what the exporters raise, which have many kinds of errors, into one line."""
+    """Turn the errors of exporters, which have many kinds, into one line."""
     try:
         yield
     except (UsageError, OSError):

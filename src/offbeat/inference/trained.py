@@ -134,7 +134,7 @@ def _maker(record: RunRecord, described: dict[str, Any], allow: Allow) -> ModelM
 def _metadata(
     record: RunRecord, described: dict[str, Any], module: nn.Module, model: Model, kept: dict[str, str]
 ) -> dict[str, str]:
-    """What is written beside the weights; values that are no texts as JSON."""
+    """Metadata beside the weights; values that are no texts as JSON."""
     spec = dict(described.get("model") or {"name": type(module).__name__})
     name, arguments = spec.pop("name"), spec.pop("options", spec)
     for given in ("sample_shape", "classes"):
@@ -143,7 +143,8 @@ def _metadata(
     version = int(kept.get("version", record.meta.get("summary", {}).get("versions", 0)))
     evaluations = [evaluation.found for evaluation in record.evaluations() if evaluation.version == version]
     values = {
-        "format": "pt",  # as loaders of safetensors files expect
+        # Loaders of safetensors files expect this entry.
+        "format": "pt",
         "architecture": name,
         "arguments": arguments,
         "loss": described.get("loss", ""),

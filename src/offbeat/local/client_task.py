@@ -1,4 +1,4 @@
-"""One task as a training loop of the user's own sees it: a model comes, steps are done, an update goes."""
+"""A task as a user's own training loop sees it: a model, steps, an update."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -24,11 +24,11 @@ from offbeat.local.seeding import seed_layers
 
 T = TypeVar("T")
 OWN = "loop."
-"""Start of the names, in a client's state, of what a loop itself keeps there."""
+"""Start of the names, in a client's state, of tensors that a loop itself keeps there."""
 
 
 class ClientTask:
-    """One task of one client, for a training loop that is not Offbeat's.
+    """A task of one client, for a training loop that is not Offbeat's.
 
     The loop takes the model (`load_into`, or `arrays` with or without `bind`), does a step of any kind for
     each item of `steps`, and hands in what it trained with `submit`. What the algorithm adds to a local step
@@ -95,12 +95,12 @@ class ClientTask:
 
     @property
     def recalled(self) -> bool:
-        """Whether the task has ended early, because the server wants what there is."""
+        """Whether the task has ended early, because the server wants its update now."""
         return self._recalled
 
     @property
     def cancelled(self) -> bool:
-        """Whether the task has ended and nobody wants its update: then `submit` does nothing."""
+        """Whether the task has ended and its update is not needed any more: then `submit` does nothing."""
         return self._ended_by is not None
 
     @cached_property
@@ -186,7 +186,8 @@ class ClientTask:
         """
         model = self._model_or_own()
         check_reach(self._objective, reachable=model.reachable, is_module=model.is_module)
-        if not self.done:  # what the loop has drawn before, to make a module, changes nothing
+        # Before the first step the stream is seeded again: draws for making a module change nothing.
+        if not self.done:
             self.seed_layers()
         nothing = object()
         items: Iterator[Any] = count(self.done) if batches is None else _again(batches)
@@ -205,7 +206,7 @@ class ClientTask:
             check_called(self._objective, self._called, merged=self._adapts)
 
     def penalized(self, loss: Tensor) -> Tensor:
-        """The loss to differentiate: the batch's with what the algorithm adds, as MOON does.
+        """The loss to differentiate: the batch's loss with the term that the algorithm adds, as MOON does.
 
         Called once a step. The mean of the losses is the task's metric "loss".
 
@@ -252,7 +253,7 @@ class ClientTask:
         metrics: Mapping[str, float] | None = None,
         lr: float | None = None,
     ) -> None:
-        """Hand in what the loop has trained; once in a task, after its last step.
+        """Hand in the trained weights; once in a task, after its last step.
 
         Args:
             trained: The model's tensors or arrays, by name or in the order of `arrays`. None means what is in
@@ -289,7 +290,7 @@ class ClientTask:
     # ---- for the learner ----
 
     def result(self) -> LocalResult:
-        """What was submitted.
+        """The submitted result.
 
         Raises:
             RunError: Nothing was, or it is not finite; a task that was cancelled raises what ended it.
@@ -355,7 +356,8 @@ class ClientTask:
         """Whether the task ends here, of its own or because it is cancelled."""
         try:
             self._recalled = self._watch is not None and self._watch.stops(self.done)
-        except Exception as error:  # what ends the task; `result` raises it
+        except Exception as error:
+            # The error ends the task here, and `result` raises it.
             self.cancel(error)
         return self._recalled or self.cancelled
 
@@ -364,7 +366,8 @@ class ClientTask:
         if self._watch is not None:
             try:
                 return self._watch.fresh(self.done)
-            except Exception as error:  # as above
+            except Exception as error:
+                # The error ends the task here, and `result` raises it.
                 self.cancel(error)
                 return None
         planned, model = self._task.fresh, self._inputs.fresh

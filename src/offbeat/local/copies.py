@@ -44,6 +44,6 @@ def _tensors(module: nn.Module) -> list[Tensor]:
 
 
 def _told(error: Exception) -> str:
-    """The first sentence of what was raised."""
+    """The first sentence of an error."""
     text = " ".join(str(error).split()) or "no reason given"
     return f"{type(error).__name__}: {text.partition('. ')[0]}"[:300]

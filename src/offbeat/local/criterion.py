@@ -1,4 +1,4 @@
-"""How a batch becomes a loss: by a loss of the module's output and a target, or by a function of one's own.
+"""The loss of a batch: by a loss of the module's output and a target, or by a user's function.
 
 Batches and outputs of these forms are understood; anything else is for `step` and `evaluate`.
 
@@ -153,7 +153,7 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Scored:
-    """Evaluation of a batch: means by name, and what metrics compare; None means that there is nothing."""
+    """Evaluation of a batch: means by name, and the values that metrics compare; None means no values."""
 
     means: dict[str, Any]
     scores: Any = None

@@ -1,4 +1,4 @@
-"""What a learner trains and how, as names and numbers: what a run's record says of it."""
+"""A learner as names and numbers, for the record of a run."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,12 +19,13 @@ from offbeat.named import name_of
 
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 _TRAINING: TypeAdapter[Training] = TypeAdapter(Training)
-_BESIDE = ("device", "channels_last", "evaluation_batch_size")  # where and how fast a training runs
+# These options say where and how fast a training runs, not what comes out.
+_BESIDE = ("device", "channels_last", "evaluation_batch_size")
 
 
 @dataclass(frozen=True)
 class LearnerDescription:
-    """A learner in plain values; a name that begins with ":" is of what cannot be imported by name.
+    """A learner in plain values; a name that begins with ":" belongs to an object that cannot be imported.
 
     Attributes:
         model: The model's specification.
@@ -80,13 +81,13 @@ def sample_form(samples: Samples | None) -> tuple[str, tuple[int, ...]] | None:
 
 
 def describe_training(training: Training) -> dict[str, Any]:
-    """What the result of a training follows from, of its options. A function is its name."""
+    """The training options on which a result depends. A function is given by its name."""
     told: dict[str, Any] = _TRAINING.dump_python(training, mode="json", fallback=name_of, warnings="none")
     return {key: value for key, value in told.items() if key not in _BESIDE}
 
 
 def model_of(module: nn.Module | Callable[[], nn.Module]) -> ModelMaker:
-    """What is told of a learner's module or function."""
+    """A description of a learner's module or function."""
     match module:
         case ModelMaker():
             return module

@@ -1,4 +1,4 @@
-"""The device that a learner trains on, and what it has there."""
+"""The device that a learner trains on, and the tensors there."""
 
 from dataclasses import dataclass
 

@@ -76,7 +76,7 @@ def unreadable(error: UnreadableSampleError, whose: str, name: Callable[[int], s
 
 @contextmanager
 def reading(whose: str, name: Callable[[int], str]) -> Iterator[None]:
-    """Raise what a user's dataset raises as an error that names whose data they are, and the sample."""
+    """Raise an error of a user's dataset as one that names the sample and its client."""
     try:
         yield
     except UnreadableSampleError as error:
@@ -125,12 +125,12 @@ def not_finite(
 
 
 def first_not_finite(samples: Samples, rows: Tensor) -> int | None:
-    """The first of some samples that has values which are not finite; None means that there is none."""
+    """The first sample with a value that is not finite; None means that all are finite."""
     return next((row for row in rows.tolist() if not is_finite(samples.gather(torch.tensor([row])))), None)
 
 
 def check_arguments(module: Any, data: Any, functions: Mapping[str, Any], personal: Any) -> None:
-    """Check what a learner is given. Raises `UsageError` for the first argument of another kind."""
+    """Check a learner's arguments. Raises `UsageError` for the first argument of another kind."""
     if not isinstance(data, FederatedData):
         raise UsageError(
             f"data = a {type(data).__name__} is not allowed: divide it among clients, by offbeat.federate"
@@ -157,7 +157,7 @@ def _named(value: Any) -> str:
 
 
 def check_module(module: Any) -> nn.Module:
-    """What a user's function has made. Raises `UsageError` where it is no module."""
+    """Check the result of a user's function. Raises `UsageError` where it is no module."""
     if isinstance(module, nn.Module):
         return module
     raise UsageError(

@@ -54,7 +54,7 @@ def evaluate(
 
 
 class Reduced:
-    """What has been evaluated so far: sums of means, and metrics.
+    """An evaluation in progress: sums of means, and metrics.
 
     None `wanted` means those of the kind of task, where `probabilities` says that scores are in [0, 1].
     """
@@ -66,7 +66,7 @@ class Reduced:
         self.total = 0
 
     def mean(self, name: str, value: float, samples: int) -> None:
-        """Take a mean over so many samples."""
+        """Add a mean over `samples` samples."""
         self._sums[name] = self._sums.get(name, 0.0) + value * samples
 
     def update(self, scores: Tensor, target: Tensor) -> None:
@@ -79,7 +79,8 @@ class Reduced:
         except UsageError:
             if not self._default:
                 raise
-            self._metrics = {}  # later targets show that it is no classification
+            # A later target can show that the task is no classification.
+            self._metrics = {}
 
     def compute(self) -> Metrics:
         """The numbers by name."""

@@ -1,4 +1,4 @@
-"""ε of subsampled Gaussian steps: two accountants of Opacus, which share what a step of one kind costs.
+"""ε of subsampled Gaussian steps: two accountants of Opacus, with one cache of the steps of each kind.
 
 Opacus finds the Rényi divergences of one step anew for each number of steps, which takes most of the time of
 an ε. Here those of each noise and probability are found once. The figures are those of Opacus's own
@@ -14,8 +14,10 @@ History = Sequence[tuple[float, float, int]]
 """Local steps of one kind each: noise, p, number of steps."""
 
 _ERROR = 0.01  # of ε, that the exact accountant may add
-_SHARE = 1000  # the part of δ that numerical errors may take is one divided by this
-_MARGIN = 3.0  # which Opacus adds to the domain
+# Numerical errors may take one part in this number of δ.
+_SHARE = 1000
+# Opacus adds this margin to the domain as well.
+_MARGIN = 3.0
 
 
 def renyi_epsilon(history: History, delta: float) -> float:

@@ -37,17 +37,23 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Batch
 from offbeat.data.federated import FederatedData
 from offbeat.local.copies import copied
-from offbeat.local.examples_accounting import History as History  # is part of this module's interface
+
+# `History` is part of this module's interface.
+from offbeat.local.examples_accounting import History as History
 from offbeat.local.examples_accounting import exact_epsilon, renyi_epsilon
 from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.training import Training
 
-_FEW, _MANY = 10_000, 1_000_000  # steps of one site: so many counted exactly, and at most
-_SLOW = 12_000  # ε √steps from which the exact accountant takes more than ten seconds
-_EXPECTED = (  # warnings, by the beginning of the message and by the module that gives them
-    ("Full backward hook is firing", ""),  # of the first layer, whose input needs no gradient
-    ("", r"opacus\."),  # that an order of the Rényi divergence is the largest of those tried
+# Up to `_FEW` steps of a site are counted exactly, and no more than `_MANY` at all.
+_FEW, _MANY = 10_000, 1_000_000
+# From this ε √steps on, the exact accountant takes more than ten seconds.
+_SLOW = 12_000
+_EXPECTED = (  # warnings: the beginning of the message, the module that gives them
+    # PyTorch warns of the first layer, whose input needs no gradient.
+    ("Full backward hook is firing", ""),
+    # Opacus warns where the best order of the Rényi divergence is the largest of those tried.
+    ("", r"opacus\."),
 )
 _filters = Lock()
 
@@ -148,7 +154,7 @@ def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> flo
 
 
 def _renyi_steps_within(options: ExamplesPrivacy, history: History, rate: float) -> int:
-    """How many steps the budget allows by Rényi divergences; found at once."""
+    """Number of steps that the budget allows by Rényi divergences; computed at once."""
     _ignore_warnings()
     with requires_extra("opacus"):
 
@@ -220,7 +226,8 @@ class ExampleGradients:
 def _gradients(parameter: Tensor) -> Tensor | None:
     """The gradients of the examples [n, …] that Opacus has left at a parameter."""
     found: Any = getattr(parameter, "grad_sample", None)
-    if isinstance(found, list):  # of several passes
+    if isinstance(found, list):
+        # Several passes through a layer leave one tensor each.
         found = torch.stack(found).sum(0)
     return found if found is None else found.detach()
 
@@ -324,7 +331,8 @@ def _check_flow(module: nn.Module, loss: Callable[[nn.Module, Batch], Tensor], b
             flow.watch(found)
             found.backward()  # type: ignore[no-untyped-call]
             flow.reached()
-    except Exception:  # which is told of when each example's gradients are looked for
+    except Exception:
+        # The error is reported where each example's gradients are computed.
         return
     if not flow.watched:
         raise UsageError(f"{type(module).__name__} cannot be trained: {DETACHED}")
@@ -358,7 +366,7 @@ def check_examples(options: ExamplesPrivacy, training: Training, data: Federated
 
 
 def check_delta(options: ExamplesPrivacy, examples: int) -> None:
-    """Raises `UsageError` where δ is too large for a client with so many examples."""
+    """Raises `UsageError` where δ is too large for a client with this number of examples."""
     if options.delta * examples >= 1:
         raise UsageError(
             f"delta = {options.delta:g} is not allowed with {examples} examples: it must be below "

@@ -99,7 +99,8 @@ class FlatModule:
         views = self.floats(values)
         with torch.no_grad():
             torch._foreach_copy_(self._floats, views)
-            for buffer, made in self._scratch:  # no buffer outside the model may pass between tasks
+            # No buffer outside the model may carry anything from one task to the next.
+            for buffer, made in self._scratch:
                 buffer.copy_(made)
             if self.integers:
                 found = self._cut_integers(model.integers.to(self.device))
@@ -110,7 +111,8 @@ class FlatModule:
     def restore_personal(self, state: Tensors) -> None:
         """Write a client's own tensors, as far as its state has them, in place of the initial ones."""
         for name, tensor in self.personal.items():
-            earlier = self._wrapped.get(name, name)  # records of earlier versions have wrappers' prefixes
+            # Records of earlier versions have the prefixes of wrappers in the names.
+            earlier = self._wrapped.get(name, name)
             own = state.get(PERSONAL + name, state.get(PERSONAL + earlier))
             if own is not None:
                 tensor.copy_(own)

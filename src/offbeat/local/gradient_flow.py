@@ -27,8 +27,8 @@ _UNUSED = (
     "freeze what is not to be trained (requires_grad_(False)), or leave out what ends gradients on the way "
     "to them, such as detach"
 )
-_NODES = 100_000  # of autograd's graph that are looked at
-_DEPTH = 4  # of containers in an attribute
+_NODES = 100_000  # nodes of autograd's graph to be searched
+_DEPTH = 4  # containers within an attribute
 _SHOWN = 3
 
 
@@ -45,7 +45,8 @@ class GradientFlow:
         self._module, self._trained, self._loss = module, trained, loss
         self._unreached = dict(trained)
         self._others: list[Tensor] | None = None
-        self._later: list[str] = []  # parameters that the module has made or unfrozen since
+        # Names of parameters that the module has made or unfrozen since.
+        self._later: list[str] = []
         self._nonzero = False
 
     @property
@@ -91,7 +92,7 @@ class GradientFlow:
             )
 
     def end(self, whose: str, rate: float, *, moved: bool) -> None:
-        """Say what of the module is not trained.
+        """Report the parts of the module that are not trained.
 
         Args:
             whose: What was trained, such as "client 3, task 0".
@@ -124,7 +125,7 @@ class GradientFlow:
             log.warning("%s: the training changes no parameter of %s: %s", whose, name, told)
 
     def _cause(self) -> str:
-        """What the loss follows from in place of the parameters, and what to do."""
+        """The tensors that the loss depends on in place of the parameters, and what to do."""
         if self._later:
             return (
                 f"the loss follows from {_some(self._later)}, which the module has made or unfrozen later: "

@@ -36,7 +36,8 @@ def check_data(data: FederatedData, criterion: Criterion, module: nn.Module, dev
         return
     if isinstance(train, Dataset) and train.y is not None and len(train):
         classes = None
-        if device != "cpu":  # a label out of range there ends the process
+        if device != "cpu":
+            # On a GPU, a label out of range ends the process.
             classes = scores_of(module, train.gather(torch.zeros(1, dtype=torch.int64)), call)
         check = partial(check_targets, loss, classes=classes)
         for rows in (data.rows,) if data.held_out is None else (data.rows, data.held_out):

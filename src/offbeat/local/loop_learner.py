@@ -182,7 +182,8 @@ class LoopLearner:
         try:
             self._train(own)
         except Exception as error:
-            if not own.cancelled:  # else nobody waits for it
+            if not own.cancelled:
+                # Nobody waits for the result of a cancelled task, so its error is not raised.
                 error.add_note(f"in the loop's task {task.task} of client {task.client}")
                 raise
         finally:
@@ -200,7 +201,7 @@ class LoopLearner:
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
     ) -> tuple[int, Metrics]:
-        """Evaluate a global model on what a client holds out: number of samples, and the metrics."""
+        """Evaluate a global model on a client's held-out samples: number of samples, and the metrics."""
         samples = self.held_out(client)
         if self._evaluate_client is None or not samples:
             return 0, {}

@@ -9,7 +9,7 @@ from offbeat.local.client_task import ClientTask
 
 
 class NumPyClient(Protocol):
-    """What is used of a Flower `NumPyClient`."""
+    """The methods of a Flower `NumPyClient` that are called."""
 
     def fit(self, parameters: Any, config: Any) -> tuple[Sequence[Any], int, Mapping[str, Any]]:
         """Train arrays; returns them, the number of samples, and metrics."""
@@ -39,7 +39,8 @@ class NumPyClientLoop:
             UsageError: The client did not do the steps assigned, or the algorithm acts between steps.
         """
         start = list(task.arrays().values())
-        for _ in task.steps():  # refuses algorithms that act between them; `fit` does them
+        # The iterator refuses algorithms that act between steps. The steps themselves are done by `fit`.
+        for _ in task.steps():
             pass
         if task.cancelled:
             return

@@ -14,7 +14,7 @@ HANDLES = {
         "correct_gradients", "changes the gradients", "call task.correct_gradients() after loss.backward()",
     ),
 }  # fmt: skip
-"""For each hook of an objective: the handle through which a loop calls it, what it does, what to call."""
+"""For each hook of an objective: the loop's handle for it, its effect, and the call."""
 
 
 def hooks_of(objective: Objective, *, merged: bool) -> dict[str, str]:
@@ -68,7 +68,7 @@ def check_reach(objective: Objective, *, reachable: bool, is_module: bool) -> No
 
 
 def check_called(objective: Objective, called: Container[str], *, merged: bool) -> None:
-    """Check, after a step, that the loop has called what the objective needs in it.
+    """Check, after a step, that the loop has called the handles that the objective needs in it.
 
     Args:
         objective: The objective.

@@ -10,13 +10,12 @@ from offbeat.core.streams import Purpose, stream
 
 T = TypeVar("T")
 
-_SEEDING = (
-    RLock()
-)  # the global stream is one for all threads: two sites in one process do not mix their weights
+# All threads share the global stream: without a lock, two sites in one process would mix their weights.
+_SEEDING = RLock()
 
 
 def seeded(make: Callable[[], T], seed: int) -> T:
-    """What a function makes on the CPU, whose draws from PyTorch's generator follow from a run's seed."""
+    """Call a function on the CPU with draws from PyTorch's generator that follow from a run's seed."""
     with _SEEDING, torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
         return make()

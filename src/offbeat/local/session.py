@@ -65,13 +65,14 @@ class Session:
 
 
 def checkpoint(session: Session) -> Tensors:
-    """Copy to the CPU all that the steps so far have changed; what a task begins with is not in it."""
+    """Copy to the CPU all tensors that the steps so far have changed; the task's inputs are not in it."""
     found = {"total": session.total, "random": torch.get_rng_state(), **_parts(session)}
     found["factors"] = torch.tensor(session.factors, dtype=torch.float64)
     if session.scaler is not None:
         scale = session.scaler.state_dict()
         found["scaler"] = torch.tensor([scale["scale"], scale["_growth_tracker"]], dtype=torch.float64)
-    if session.total.is_cuda:  # layers draw from the GPU's own
+    if session.total.is_cuda:
+        # On a GPU, layers draw from its own generator.
         found["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
     for index, state in session.optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{index}.{name}": t for name, t in state.items() if t is not None}
@@ -94,7 +95,7 @@ def restore(session: Session, saved: Tensors) -> None:
             if (made := _whole(what, name, saved)) is not None:
                 states.setdefault(int(index), {})[what.partition(":")[0]] = made
         elif name in parts and parts[name].shape == tensor.shape:
-            # parts of models, which are immutable, are equal
+            # Parts of models are immutable and equal already, so they are not written to.
             if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)

@@ -20,7 +20,8 @@ from offbeat.local.criterion import call
 from offbeat.local.flat_module import FlatModule
 
 SAMPLES = 2048
-BATCH = 256  # the larger, the nearer a later layer's inputs are to those in evaluation mode
+# The larger a batch, the nearer a later layer's inputs are to those in evaluation mode.
+BATCH = 256
 
 
 def estimate(bench: FlatModule, model: Model, batches: Iterable[Any]) -> Model:

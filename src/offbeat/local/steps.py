@@ -1,4 +1,4 @@
-"""The local steps of a task: gradients of a batch, what the objective changes in them, an optimizer step."""
+"""The local steps of a task: gradients of a batch, the objective's changes to them, an optimizer step."""
 
 from collections.abc import Iterator
 
@@ -86,7 +86,8 @@ def _backward_by_example(session: Session, examples: ExampleGradients, step: int
         loss.backward()  # type: ignore[no-untyped-call]
         examples.add()
         session.total += (loss.detach() * share).nan_to_num(0.0, 0.0, 0.0)
-        session.total.nan_to_num_()  # nor one that is so large that the sum is not finite
+        # Finite losses too can have a sum that is not finite.
+        session.total.nan_to_num_()
     examples.end()
 
 

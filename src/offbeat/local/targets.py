@@ -26,7 +26,7 @@ TargetKind = Literal["classes", "shares", "signs", "counts"]
 
 
 class TargetError(UsageError):
-    """A target that the loss cannot mean. A site tells its server `told`, which has nothing of the data."""
+    """A target that the loss cannot take. A site sends its server `told`, which has nothing of the data."""
 
     told = "a target of this site is none for the run's loss, which its own log says more of"
 
@@ -63,7 +63,7 @@ _SUM_ERROR = 1e-2  # of probabilities in half precision
 
 
 def kind_of_targets(loss: Callable[..., Any] | None) -> TargetKind | None:
-    """What the targets of a loss are; None means that it is not known."""
+    """Kind of a loss's targets; None means that it is not known."""
     while isinstance(loss, partial):
         loss = loss.func
     return next(
@@ -203,7 +203,8 @@ def scores_of(module: nn.Module, x: Any, call: Callable[[nn.Module, Any], Any]) 
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             found = call(module.eval(), x)
-        except Exception:  # it needs another device: training tells
+        except Exception:
+            # The module may need another device. Training says what is wrong.
             return None
         finally:
             module.train(was)

@@ -116,7 +116,8 @@ class TorchLearner:
         self._module = self._own(module, personal)
         self.criterion = Criterion(loss, step, evaluate, training.class_weights)
         self.metrics, self.personal, self.examples = metrics, tuple(personal), examples
-        make_metrics(metrics or ())  # an unknown one is refused now
+        # An unknown metric is refused before anything is trained.
+        make_metrics(metrics or ())
         self._seed = 0
         self._ready: DeviceState | None = None
         self._root: TorchLearner | None = None
@@ -142,7 +143,8 @@ class TorchLearner:
         """
         if not isinstance(module, nn.Module):
             return module
-        Layout.of(module, personal)  # tensors that cannot be copied are refused by name
+        # This check names the tensors that cannot be copied.
+        Layout.of(module, personal)
         return copied(module)
 
     @property
@@ -170,7 +172,8 @@ class TorchLearner:
         Raises:
             UsageError: The learner has several clients, or the device is not available.
         """
-        other = copy(self)  # the module is shared, which is only read
+        # The copies share the module, which is only read.
+        other = copy(self)
         other.data = self.data.numbered(client)
         other.training = replace(self.training, device=device or self.training.device)
         other._samples, other._ready = [0] * client + self._samples, None
@@ -219,7 +222,8 @@ class TorchLearner:
             Δ_s over the flat values, float32 [values].
         """
         if self._root is None:
-            self._root = copy(self)  # with a module of its own: another thread may be evaluating
+            # The root learner has a module of its own, since another thread may be evaluating.
+            self._root = copy(self)
             self._root.data = federate([self.data.root])
             self._root._samples, self._root._ready = [self.root_samples], None
         return self._root.train(model, LocalTask(ROOT_TASK + version, 0, version, steps, seed), Plain()).delta
@@ -413,7 +417,7 @@ class TorchLearner:
             raise self.not_finite(session.task, first, session.base)
 
     def not_finite(self, task: LocalTask, step: int, base: Model) -> OffbeatError:
-        """The error of a loss that is not finite at a task's local step, from 0: says why it is not."""
+        """The error of a loss that is not finite at a task's local step, from 0, with its cause."""
         seen = list(islice(self._rows(task), step + 1))
         parts = self._parts(self.prepare(), seen[-1], task.client)
         ignored = any(self.criterion.ignores_all(batch) for batch, _ in parts)
@@ -441,12 +445,14 @@ class TorchLearner:
         """Start the streams of the task and its layers; iterate over its batches, on the device."""
         ready = self.prepare()
         layers = ready.streams(task.seed).at(Purpose.LAYERS, task.client, task.task)
-        seed_layers(int(layers.integers(2**63)), self.training.device)  # before a checkpoint is restored
+        # Only afterwards may a checkpoint put its own random state in place.
+        seed_layers(int(layers.integers(2**63)), self.training.device)
         return (self._parts(ready, rows, task.client) for rows in self._rows(task))
 
     def _parts(self, ready: DeviceState, rows: Tensor, client: ClientId) -> Parts:
         """The samples of a batch in as many parts as `accumulate` says, or as there are samples."""
-        if not len(rows):  # with privacy of examples
+        if not len(rows):
+            # With privacy of examples a batch may be empty.
             return []
         if self.training.accumulate == 1:
             return [(self._gather(ready, rows, client), 1.0)]
@@ -499,7 +505,7 @@ class TorchLearner:
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
     ) -> tuple[int, Metrics]:
-        """Evaluate a model on what a client holds out, with the client's own tensors.
+        """Evaluate a model on a client's held-out samples, with the client's own tensors.
 
         Args:
             model: A global model.
@@ -589,7 +595,7 @@ class TorchLearner:
         return self._ready
 
     def _trainable(self, module: nn.Module) -> nn.Module:
-        """A module to train: a copy, or what the function has made where that cannot be copied.
+        """A module to train: a copy, or a new one from the function where it cannot be copied.
 
         Raises:
             UsageError: It cannot be copied, and the function gives the same tensors each time.

@@ -78,10 +78,10 @@ def log_odds(logits: Tensor) -> Tensor:
     """
     ordered = logits.sort(1, descending=True).values
     first, second = ordered[:, :1], ordered[:, 1:2]
-    others = (ordered[:, 1:] - second).nan_to_num(nan=0.0, neginf=-torch.inf)  # nan where both are −∞
-    rest = (second - first) + others.exp().sum(
-        1, keepdim=True
-    ).log()  # log Σ exp(z_j − first) of all but first
+    # The difference is NaN where both scores are −∞.
+    others = (ordered[:, 1:] - second).nan_to_num(nan=0.0, neginf=-torch.inf)
+    # log Σ exp(z_j − first) of all but first
+    rest = (second - first) + others.exp().sum(1, keepdim=True).log()
     own = logits - first
     found = torch.where(own < 0, own - torch.log1p(rest.exp() - own.exp()), -rest)
     if logits.shape[1] == 2:

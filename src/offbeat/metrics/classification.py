@@ -33,8 +33,10 @@ class ClassificationMetric(ABC):
 
     higher_is_better: ClassVar[bool] = True
     kinds: ClassVar[frozenset[PredictionKind]] = _ANY
-    _what: tuple[PredictionKind, int] | None  # of earlier batches: kind and number of classes
-    _found_dim: ClassDim | None  # of earlier batches
+    # Kind of the predictions and number of classes in earlier batches.
+    _what: tuple[PredictionKind, int] | None
+    # Class dimension in earlier batches.
+    _found_dim: ClassDim | None
 
     def __init__(self, *, probabilities: bool = False, class_dim: ClassDim | None = None) -> None:
         if class_dim not in (None, 1, -1):

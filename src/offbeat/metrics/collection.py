@@ -53,7 +53,7 @@ def compute_metrics(metrics: Mapping[str, StreamingMetric]) -> dict[str, float]:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Raise what a metric raises as a `UsageError` that names it."""
+    """Raise an error of a metric as a `UsageError` that names the metric."""
     try:
         yield
     except UsageError as error:

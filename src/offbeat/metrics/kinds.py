@@ -34,7 +34,7 @@ ClassDim = Literal[1, -1]
 
 
 class PredictionKind(StrEnum):
-    """Kind of a prediction: what one score and one target mean."""
+    """Kind of a prediction: the meaning of one score and one target."""
 
     BINARY = "binary"
     MULTICLASS = "multi-class"
@@ -166,7 +166,8 @@ def is_binary(target: Tensor) -> bool:
 
 def _binary(target: Tensor) -> Tensor:
     """Which targets are 0, 1 or `IGNORE_INDEX`."""
-    values = target if target.is_floating_point() else target.long()  # −100 is no uint8
+    # A uint8 cannot be compared with −100.
+    values = target if target.is_floating_point() else target.long()
     return (values == 0) | (values == 1) | (values == IGNORE_INDEX)
 
 

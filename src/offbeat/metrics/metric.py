@@ -64,7 +64,7 @@ class FunctionMetric:
         self._target.append(target.detach().to("cpu", copy=True))
 
     def compute(self) -> Any:
-        """What the function returns for all batches; NaN without a batch.
+        """The function's value for all batches; NaN without a batch.
 
         Raises:
             UsageError: The batches differ in more than the number of samples.

@@ -42,10 +42,8 @@ def _surprise(batch: LabelledScores, probabilities: bool) -> Tensor:
     """−ln p(target) of each target, 0 where ignored; float32, or float64 for scores of float64."""
     scores, target = batch.scores, batch.target
     if batch.class_dim == -1:
-        scores, target = (
-            scores.flatten(0, -2),
-            target.flatten(),
-        )  # a view: logits of language models are large
+        # Flattening gives a view: a copy of a language model's logits would be large.
+        scores, target = scores.flatten(0, -2), target.flatten()
     scores = scores if scores.dtype == torch.float64 else scores.float()
     if probabilities:
         return functional.nll_loss(scores.log(), target, reduction="none", ignore_index=IGNORE_INDEX)

@@ -1,4 +1,4 @@
-"""Registry of the built-in metrics, and metrics made of what a user wants."""
+"""Registry of the built-in metrics, and metrics made from a user's names, functions and objects."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -33,9 +33,10 @@ METRICS: Mapping[str, Callable[[], StreamingMetric]] = MappingProxyType(
 """The built-in metrics by name; each makes one with the default options."""
 
 Wanted = Sequence[str] | Mapping[str, str | MetricFunction | StreamingMetric]
-"""Names of built-in metrics; or, by a name of one's own, those names, functions and metric objects."""
+"""Names of built-in metrics; or such names, functions and metric objects by a name of the user's."""
 
-LOSS = "loss"  # which every evaluation has
+# Every evaluation has this metric.
+LOSS = "loss"
 
 
 def make_metrics(wanted: Wanted) -> dict[str, StreamingMetric]:

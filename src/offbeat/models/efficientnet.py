@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-_STAGES = (  # expansion, channels, blocks, stride, kernel: Table 1
+_STAGES = (  # Table 1: expansion, channels, blocks, stride, kernel
     (1, 16, 1, 1, 3),
     (6, 24, 2, 2, 3),
     (6, 40, 2, 2, 5),

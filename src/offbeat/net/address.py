@@ -11,7 +11,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 UNIX = "unix:"
-"""What the address of a Unix socket begins with."""
+"""Start of the address of a Unix socket."""
 _LONGEST_PATH = 103
 """Bytes of a Unix socket's path: macOS takes 103, Linux 107."""
 
@@ -69,7 +69,7 @@ def is_loopback(host: str) -> bool:
 
 
 def network(host: str) -> str:
-    """What counts as one address: one of IPv4, or the 64 bits of IPv6 that a network is given."""
+    """The network that counts as one address: an address of IPv4, or 64 bits of IPv6."""
     with suppress(ValueError):
         if ip_address(host).version == 6:
             return str(ip_network(f"{host.partition('%')[0]}/64", strict=False))

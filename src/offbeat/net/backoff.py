@@ -5,7 +5,7 @@ from random import Random
 
 from offbeat.core.errors import RunError
 
-FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds between attempts to reach a server
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # s between attempts to reach a server
 GIVE_UP_AFTER = 3 * 86400.0
 """Seconds without a server after which a site gives up by default: longer than a weekend."""
 log = logging.getLogger(__name__)

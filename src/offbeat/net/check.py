@@ -27,7 +27,7 @@ LEAST_FREE = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check.
+    """The result of one check.
 
     Attributes:
         name: What was checked.
@@ -43,7 +43,7 @@ class CheckResult:
 async def check_access(
     address: str, credentials: SiteCredentials, proxy: Proxy | None = None
 ) -> list[CheckResult]:
-    """What a server says to a site's credential, without taking part: access, version, clock."""
+    """Show a site's credential to a server, without taking part: access, version, clock."""
     try:
         told = await greeting(address, credentials, Limits(), proxy)
     except ChannelClosedError as error:
@@ -96,7 +96,7 @@ def check_disk(state: Path) -> CheckResult:
 
 
 def check_loading(name: str, load: Callable[[], str]) -> CheckResult:
-    """Whether something at the site can be loaded; `load` gives what was found."""
+    """Whether something at the site can be loaded; `load` returns a description of it."""
     try:
         return CheckResult(name, True, load())
     except OffbeatError as error:

@@ -6,13 +6,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """A source of time. Nothing else in this part of the package asks what time it is."""
+    """A source of time. Nothing else in this part of the package reads a clock."""
 
     def now(self) -> float:
         """Seconds since some moment; it never goes back, whatever is done to the computer's date."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after `seconds` seconds."""
 
 
 class SystemClock:
@@ -23,5 +23,5 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after so many seconds."""
+        """Return after `seconds` seconds."""
         await asyncio.sleep(seconds)

@@ -12,15 +12,17 @@ from offbeat.core.errors import UsageError
 
 try:
     import resource
-except ImportError:  # not on Windows, whose sockets are no files
+except ImportError:
+    # Windows lacks this module, and its sockets are no files.
     resource = None  # type: ignore[assignment]
 
 RESERVED = 256
 """Descriptors for all but connections: checkpoints, SQLite, files of callbacks, pipes to other processes."""
-_LEAST = 64  # for connections
-_PAGE = 128  # connections of the live page, at most; a browser has six
+_LEAST = 64  # descriptors for connections
+_PAGE = 128  # connections of the live page, of which a browser opens six
 _UNLIMITED = 1 << 16
-_MACOS = 10_240  # which refuses a soft limit beyond it, whatever the hard one is
+# macOS refuses a soft limit beyond this, whatever the hard limit is.
+_MACOS = 10_240
 _LOG = logging.getLogger("offbeat.net")
 
 

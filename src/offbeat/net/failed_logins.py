@@ -1,4 +1,4 @@
-"""Failed logins by address: one that fails too often waits, and is refused unheard meanwhile."""
+"""Failed logins by address: an address that fails too often waits, and is refused at once until then."""
 
 from collections import deque
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from time import monotonic
 from offbeat.net.address import network
 
 MOST, SECONDS = 20, 60.0
-"""Failed logins of one address within so many seconds, after which it waits."""
+"""Failed logins of one address within `SECONDS`, after which it waits."""
 ADDRESSES = 10_000
 """Addresses that are remembered; the one that was heard of least recently is forgotten first."""
 
@@ -23,7 +23,8 @@ class FailedLogins:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._times: dict[str, deque[float] | None] = {}  # None: a login has succeeded
+        # Times of failed logins by network; None after a login that succeeded.
+        self._times: dict[str, deque[float] | None] = {}
 
     def failed(self, host: str) -> None:
         """Count a failed login of an address."""

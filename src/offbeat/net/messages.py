@@ -1,4 +1,4 @@
-"""What a server and a site say to each other, as values: no bytes, no sockets.
+"""Messages between a server and a site, as values: no bytes, no sockets.
 
 A site is one client of the federation: an institution, a device. It opens a connection with `Register`, is
 answered with `Registered` or `Rejected`, and then both may send at any time. Names of the site's messages
@@ -23,7 +23,7 @@ MOST_METRICS, LONGEST_METRIC = 32, 64
 
 
 LABELS_NEEDED = "the algorithm needs each site's number of samples by class: tell it"
-"""Why a site is rejected that has told no labels; one that may tell them comes again with them."""
+"""Why a site without labels is rejected; a site that may send them registers again with them."""
 
 
 def shorten(reason: str) -> str:
@@ -36,7 +36,7 @@ def shorten(reason: str) -> str:
 
 
 class Register(Struct, frozen=True):
-    """A site is there. Who it is, its credential says.
+    """A site registers. Its credential proves who it is.
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
     size of the run specification gives it), `labels` its numbers of samples of each class, told only to a
@@ -82,7 +82,7 @@ class ModelRequest(Struct, frozen=True):
 
 
 class UpdateReady(Struct, frozen=True):
-    """The site has finished a task it was to hold, and keeps its update until it is told what to do."""
+    """The site has finished a task whose update it holds, and keeps it until it gets a decision."""
 
     task: TaskId
     steps: int
@@ -90,7 +90,7 @@ class UpdateReady(Struct, frozen=True):
 
 
 class UpdateSubmission(Struct, frozen=True):
-    """The update of a task. `delta` is Δ = w_i − w_o: a float32 vector, or what the codec made of it.
+    """The update of a task. `delta` is Δ = w_i − w_o: a float32 vector, or the codec's payload.
 
     `integers` are the integer buffers, `shared` the change for the vector that travels with the model.
 
@@ -117,7 +117,7 @@ class TaskFailed(Struct, frozen=True):
 
 
 class EvaluationResult(Struct, frozen=True):
-    """What a site has found of a version on the `samples` that it holds out; NaN where a metric is undefined.
+    """A site's metrics of a version on the `samples` that it holds out; NaN where a metric is undefined.
 
     Without samples the evaluation came to nothing, and `reason` says why.
     """
@@ -135,7 +135,7 @@ class Leave(Struct, frozen=True):
 
 
 TaskReport = ModelRequest | UpdateReady | UpdateSubmission | TaskFailed
-"""What a site says about a task, which is its field `task`."""
+"""Messages of a site about a task, which is their field `task`."""
 FromHelper = UnmaskShare | UnmaskRefused
 """What a helper of secure aggregation answers."""
 FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave | FromHelper
@@ -159,7 +159,7 @@ class Registered(Struct, frozen=True):
 
 
 class Rejected(Struct, frozen=True):
-    """The site may not take part, or its last message was not accepted: `reason` says why.
+    """The site may not take part, or its last message was not accepted: `reason` has the cause.
 
     With `final` the conversation is over and trying again is of no use.
     """
@@ -197,14 +197,14 @@ class TaskRecall(Struct, frozen=True):
 
 
 class UploadGrant(Struct, frozen=True):
-    """Send the update that is held, within so many bits; None means all it takes."""
+    """Send the held update, within `bits` bits; None means all it takes."""
 
     task: TaskId
     bits: int | None = None
 
 
 class TaskCancel(Struct, frozen=True):
-    """Stop this task, if it is in training, and forget what there is of it: its update is not wanted.
+    """Stop this task, if it is in training, and delete its update: it is not needed.
 
     A site that held it (`UpdateReady`) has trained all the same: its own state stays as it is after the task.
     """
@@ -214,7 +214,7 @@ class TaskCancel(Struct, frozen=True):
 
 
 class UpdateAck(Struct, frozen=True):
-    """What became of a `UpdateSubmission`: `accepted` and durable at the server, or `reason` says why not.
+    """The outcome of a `UpdateSubmission`: `accepted` and durable at the server, or not, with `reason`.
 
     One that the server has already is accepted again.
     """
@@ -225,7 +225,7 @@ class UpdateAck(Struct, frozen=True):
 
 
 class EvaluationRequest(Struct, frozen=True):
-    """Evaluate this model, version `version`, on the samples that are held out. Training goes on meanwhile.
+    """Evaluate this model, version `version`, on the held-out samples. Training goes on at the same time.
 
     For sites that hold out any (`Register`). A newer one takes the place of one that has not begun.
     """
@@ -243,7 +243,7 @@ class RunFinished(Struct, frozen=True):
 
 
 TaskOrder = TaskAssignment | ModelResponse | TaskRecall | UploadGrant | TaskCancel | UpdateAck
-"""What the server says about a task, which is its field `task`."""
+"""Messages of the server about a task, which is their field `task`."""
 FromServer = (
     Registered
     | Rejected

@@ -24,10 +24,11 @@ from offbeat.net.proxy import Proxy
 SECONDS = 5.0
 """How long the probe waits for an answer, at each step."""
 STEPS = ("address", "proxy", "TLS", "HTTP/2")
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty SETTINGS
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty SETTINGS (RFC 9113, 3.4)
 _FRAME, _SETTINGS, _ALERT = 9, 4, 0x15
 _LONGEST_HEADER = 16_384
-_MISMATCH, _EARLY, _EXPIRED = (62, 64), 9, 10  # OpenSSL's numbers of what is wrong with a certificate
+# OpenSSL's numbers for what is wrong with a certificate.
+_MISMATCH, _EARLY, _EXPIRED = (62, 64), 9, 10
 _PROXY_STATUS = {
     403: "it does not allow this address: ask its operator to",
     407: "it asks for a user and a password, or does not take those given",
@@ -51,7 +52,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """What the probe has found.
+    """The result of the probe.
 
     Attributes:
         steps: A step's name, and what was found there.
@@ -81,7 +82,7 @@ def probe(
 
 
 class _Probe:
-    """One probe."""
+    """A probe of one address."""
 
     def __init__(
         self, address: str, credentials: SiteCredentials, proxy: Proxy | None, seconds: float
@@ -91,7 +92,7 @@ class _Probe:
         self._host, self._port = ("localhost", 0) if self._path is not None else split(address)
 
     def go(self) -> Reached:
-        """All steps."""
+        """Take all steps."""
         steps, expires = [], ""
         with self._tunnel() as connection:
             if self._proxy is None:
@@ -213,7 +214,8 @@ class _Probe:
                 context.load_verify_locations(given.ca)
             else:
                 context.load_default_certs()
-                with suppress(OSError):  # those that gRPC brings along
+                # The certificates that gRPC brings along.
+                with suppress(OSError):
                     context.load_verify_locations(
                         Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
                     )
@@ -258,7 +260,7 @@ class _Probe:
         return UnreachableError("TLS", f"{where} {what}{signer} ({error.verify_message}): {todo}", usage=True)
 
     def _refused(self, error: Exception, after: bool = False) -> UnreachableError:
-        """The server has ended TLS: it has refused the site's certificate if it says so, or does so again.
+        """The error of a TLS handshake ended by the server, if it names the certificate or ends it again.
 
         Args:
             error: How it has ended.
@@ -358,7 +360,7 @@ def _received(connection: socket.socket, count: int) -> bytes:
 
 
 def _head(connection: socket.socket) -> bytes:
-    """The head of an answer of HTTP/1, byte by byte: what follows is the server's."""
+    """Read the head of an answer of HTTP/1, byte by byte: the bytes after it are the server's."""
     head = b""
     while not head.endswith(b"\r\n\r\n") and len(head) < _LONGEST_HEADER and (more := connection.recv(1)):
         head += more
@@ -382,7 +384,7 @@ def _common_name(name: x509.Name) -> str:
 
 
 def _expired(certificate: Path | None) -> str:
-    """What is wrong with the dates of a site's certificate; "" means nothing."""
+    """The problem with the dates of a site's certificate; "" means none."""
     if certificate is None:
         return ""
     try:

@@ -1,4 +1,4 @@
-"""What was refused at a port: counted by kind, and a line of the log for many of them."""
+"""Refusals at a port: counted by kind, and one line of the log for many of them."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ _LOG = logging.getLogger("offbeat.net")
 
 
 class RefusalLog:
-    """Counts what is refused; the log has the first one, and then a summary now and then.
+    """Counts refusals; the log has the first one, and then a summary now and then.
 
     Args:
         prefix: What the kinds begin with.
@@ -44,7 +44,7 @@ class RefusalLog:
             self._last = peer if site is None else f"{site} at {peer}", reason
 
     def close(self) -> None:
-        """Say what is left to say."""
+        """Log the refusals since the last summary."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -56,7 +56,7 @@ class RefusalLog:
             self._timer = asyncio.get_running_loop().call_later(PAUSE, self._summarise)
 
     def _say(self) -> bool:
-        """Log what was not said yet; returns whether there was anything."""
+        """Log the refusals since the last summary; returns whether there were any."""
         if not self._unsaid:
             return False
         kinds = ", ".join(f"{kind} {count}" for kind, count in sorted(self._unsaid.items()))

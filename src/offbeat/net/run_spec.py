@@ -1,4 +1,4 @@
-"""What a site is told of a run: names and numbers, checked before anything is made of them, never code."""
+"""Specification of a run for its sites: names and numbers, checked before use, never code."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ Size = Annotated[int, Field(ge=0, le=2**31)]
 
 
 class RunSpec(BaseModel):
-    """What is trained, and how. Functions are named, "module:function"; a site imports those it allows.
+    """Model and training of a run. Functions are named, "module:function"; a site imports those it allows.
 
     Attributes:
         algorithm: The algorithm's name and hyper-parameters, as `offbeat.algorithms.build` takes them.
@@ -82,7 +82,7 @@ class RunSpec(BaseModel):
     privacy: Privacy | None = None
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON values, the way it travels: as earlier versions know it without what is not used."""
+        """Plain JSON values, as sent; unused options are left out, as earlier versions expect."""
         document = self.model_dump(mode="json", exclude={"privacy"} if self.privacy is None else None)
         if not self.training.drop_last:
             del document["training"]["drop_last"]
@@ -99,7 +99,7 @@ class RunSpec(BaseModel):
         return self.privacy is not None and self.privacy.secure is not None
 
     def clip_factor(self, steps: int, allow: Allow = NOTHING) -> float:
-        """What an update is multiplied by before it is clipped, from its number of local steps.
+        """Factor of an update before it is clipped, from its number of local steps.
 
         Args:
             steps: Local steps that were done.
@@ -169,7 +169,7 @@ class RunSpec(BaseModel):
 
 
 class _Described(BaseModel):
-    """What a run spec says of a learner."""
+    """The part of a run spec about a learner."""
 
     layout: list[tuple[str, tuple[int, ...], str, str]]
     frozen: str = ""
@@ -180,7 +180,7 @@ class _Described(BaseModel):
 
 
 def describe(learner: TorchLearner | LoopLearner, seed: int) -> _Described:
-    """What a run spec says of a learner under a seed."""
+    """The part of a run spec about a learner under a seed."""
     initial = learner.initial(seed)
     if isinstance(learner, LoopLearner):
         entries = [_entry(entry) for entry in initial.layout.entries]
@@ -231,7 +231,8 @@ def make_run_spec(experiment: Experiment) -> RunSpec:
             "training.optimizer is a function, which does not travel: name an optimizer of torch.optim"
         )
     if isinstance(maker.spec, NamedModel):
-        maker = ModelMaker(maker.spec)  # which does not depend on the data
+        # A model maker of this kind does not depend on the data.
+        maker = ModelMaker(maker.spec)
     else:
         _check_size(maker)
     here = describe(learner, seed)
@@ -250,7 +251,7 @@ def make_run_spec(experiment: Experiment) -> RunSpec:
 
 
 def _told_training(learner: LoopLearner) -> Training:
-    """What is told of a loop of one's own: what the steps of an epoch follow from."""
+    """The options of a user's loop on which the steps of an epoch depend."""
     return Training(batch_size=learner.batch_size, drop_last=learner.drop_last)
 
 
@@ -316,7 +317,8 @@ def _check_size(maker: ModelMaker) -> Layout:
     try:
         with torch.device("meta"):
             layout = Layout.of(maker())
-    except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot allocate such numbers
+    except (RuntimeError, TypeError, OverflowError):
+        # PyTorch cannot allocate tensors of such sizes.
         layout = Layout.flat(2**63)
     if layout.nbytes > (most := Limits().body):
         raise UsageError(
@@ -327,7 +329,7 @@ def _check_size(maker: ModelMaker) -> Layout:
 
 
 def _bare(name: str | Mapping[str, str] | None) -> str:
-    """A function's name without its module; the names of metrics, and what each is where that differs."""
+    """A function's name without its module; names of metrics, each with its function where that differs."""
     if name is None or isinstance(name, str):
         return (name or "").rpartition(":")[2]
     bare = {own: _bare(metric) for own, metric in sorted(name.items())}

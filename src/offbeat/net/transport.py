@@ -12,7 +12,7 @@ from offbeat.net.messages import FromServer, FromSite
 
 
 class ChannelClosedError(ConnectionError):
-    """The connection has ended; its text says how."""
+    """The connection has ended; the text has the reason."""
 
 
 class ChannelRefusedError(ChannelClosedError):

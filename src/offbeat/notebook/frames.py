@@ -64,7 +64,7 @@ def task_entries(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
 
 
 def _changes(row: Row) -> dict[str, Any]:
-    """What a row about one task says of it."""
+    """The columns of a task that a row changes."""
     columns: dict[str, Any]
     match row.name:
         case "train":
@@ -76,7 +76,8 @@ def _changes(row: Row) -> dict[str, Any]:
             return {**columns, **reported}
         case "lost" | "left":
             return {"end": row.t, "fate": "lost"}
-        case "joined":  # again, with the task that was lost with it
+        case "joined":
+            # The client has joined again with the task that was lost with it.
             return {"end": None, "fate": "running"}
         case "discard":
             return {"end": row.t, "fate": "dropped"}

@@ -66,7 +66,8 @@ def _built_in_data(recipe: Recipe) -> FederatedData:
         raise UsageError("data.dataset is missing: a simulation has the clients' data, so name a dataset")
     source = _source(recipe, data.dataset)
     if data.evaluate_on == "train":
-        rng = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
+        # The stream with client 0 has drawn the subsample of the dataset.
+        rng = stream(seed, Purpose.SUBSET, client=1)
         count = min(len(source.test), len(source.train))
         drawn = rng.choice(len(source.train), count, replace=False)
         source = replace(source, test=source.train.subset(np.sort(drawn)))
@@ -144,14 +145,15 @@ def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, all
         classes = classes or getattr(described, "classes", None)
     spec = standardized(recipe, data)
     maker = ModelMaker(spec, shape, classes, load=Allowed.of(allow).load)
-    maker()  # a model that does not fit the data is refused now
+    # A model that does not fit the data is refused here, before anything runs.
+    maker()
     return TorchLearner(maker, data, recipe.training, **own_training(recipe, allow))
 
 
 def make_experiment(
     recipe: Recipe, algorithm: Algorithm, learner: Learner, label: str | None = None
 ) -> Experiment:
-    """What a recipe's run is, in the simulator and on a server.
+    """The experiment of a recipe, in the simulator and on a server.
 
     Args:
         recipe: The recipe.

@@ -31,7 +31,8 @@ from offbeat.sim.execution import Execution
 from offbeat.sim.executors.ray.cluster import OnRay, import_ray
 
 MAX_RUNS = 1000
-_NOT_OF_DATA = (*BESIDE, "until", "evaluate", "world", "training")  # a learner's data do not depend on these
+# A learner's data do not depend on these options.
+_NOT_OF_DATA = (*BESIDE, "until", "evaluate", "world", "training")
 
 
 def plan(
@@ -61,7 +62,8 @@ def plan(
             another experiment's run.
     """
     allowed = Allowed.of(allow)
-    make_callbacks(recipe.callbacks, allowed)  # one that is unknown is refused now; each run makes its own
+    # An unknown callback is refused here. Each run makes its own callbacks.
+    make_callbacks(recipe.callbacks, allowed)
     combinations = len(sweep_points(recipe.sweep))
     if (count := len(labels) * combinations * seeds) > MAX_RUNS:
         raise UsageError(
@@ -101,7 +103,8 @@ def compare(
         RunError: A run failed; the other runs have been finished first.
     """
     if any(isinstance(run.execution.executor, OnRay) for run in runs):
-        import_ray()  # a missing package is reported once, before any run starts
+        # A missing package is reported once, before any run starts.
+        import_ray()
     run_planned(runs, min(processes, len(runs)), watch)
     return [read_run(run.directory) for run in runs]
 
@@ -111,7 +114,8 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
     if not (run.directory / DATABASE).exists():
         return
     record = read_run(run.directory)
-    recorded = record.recipe and document_of(check(record.recipe, str(record.path)))  # with today's options
+    # Checking the recorded recipe gives it the options of this version.
+    recorded = record.recipe and document_of(check(record.recipe, str(record.path)))
     then = {**_essence(recorded), "algorithm": without_rule(record.entry("algorithm"))}
     described = {"name": algorithm.name, **algorithm.hyperparameters}
     now = {**_essence(document_of(run.recipe)), "algorithm": described}

@@ -62,7 +62,8 @@ def fit_run(record: RunRecord, *, speeds: Speeds = "jitter") -> Fit:
 def world_document(world: World) -> dict[str, Any]:
     """Convert a world to the section of a recipe: plain values without the defaults."""
     document: dict[str, Any] = _WORLD.dump_python(world, mode="json", exclude_defaults=True)
-    document.pop("clients", None)  # given by the recipe
+    # The recipe gives the number of clients.
+    document.pop("clients", None)
     return document
 
 

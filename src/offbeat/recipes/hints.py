@@ -6,7 +6,7 @@ from offbeat.recipes.recipe import Recipe
 
 
 def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
-    """Keys allowed where an unknown one was found.
+    """Keys allowed in place of an unknown one.
 
     Args:
         location: Location of a validation error, the unknown key last.
@@ -19,12 +19,13 @@ def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
         places = members or [place for place in places if _tag(place) == part] or places
     names = {name for place in places for name in place.get("properties", ())}
     if location[:-1] == ("world",):
-        names.add("trace")  # read before a recipe is checked
+        # `world.trace` is read before a recipe is checked, so the schema does not list it.
+        names.add("trace")
     return sorted(names)
 
 
 def _members(schema: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:
-    """What a schema may stand for: the definition it refers to, the members of a union, a list's items."""
+    """The schemas that a schema stands for: its definition, the members of a union, a list's items."""
     if "$ref" in schema:
         return _members(definitions[schema["$ref"].removeprefix("#/$defs/")], definitions)
     inner = [*schema.get("anyOf", ()), *schema.get("oneOf", ()), *filter(None, [schema.get("items")])]

@@ -73,10 +73,11 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
     """
     given = [_assignment(text, "--set", "section.key=value") for text in sets]
     for key, value in sorted(given, key=lambda own: own[0] not in ("algorithm", "algorithm.name")):
-        change(document, key, value)  # the algorithm is chosen before its options
+        change(document, key, value)
     _choose(document)
     algorithm = document["algorithm"]
-    if isinstance(algorithm, dict) and isinstance(algorithm.get("set"), dict):  # given ones come after these
+    if isinstance(algorithm, dict) and isinstance(algorithm.get("set"), dict):
+        # Options given with `--set` replace those of the document.
         own = {key: value for key, value in given if key.split(".")[0] not in BESIDE and key != "world.trace"}
         document["algorithm"] = algorithm | {"set": algorithm["set"] | own}
     inline_trace(document)
@@ -107,7 +108,7 @@ def changed_limits(document: Mapping[str, Any], sets: Sequence[str], source: str
 def own_recipe(
     recipe: Recipe, spec: Mapping[str, Any], changes: Mapping[str, Any] = {}, source: str = ""
 ) -> Recipe:
-    """The recipe of the runs of one label: with what the label sets, and with its algorithm.
+    """The recipe of the runs of one label: with the label's changes, and with its algorithm.
 
     Args:
         recipe: The experiment.
@@ -131,7 +132,7 @@ def own_recipe(
 
 
 def check(document: Any, source: str) -> Recipe:
-    """Validate a document, and what its labels set; errors begin with `source`."""
+    """Validate a document, and its labels' changes; errors begin with `source`."""
     recipe = _validated(document, source)
     for label in recipe.algorithms:
         own_recipe(recipe, recipe.spec(label), source=source)
@@ -198,7 +199,7 @@ def _choose(document: dict[str, Any]) -> None:
 
 
 def _mapping(section: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
-    """The mapping under a key of a section; empty where there is none."""
+    """The mapping under a key of a section; empty where the section lacks the key."""
     value = section.get(key)
     if value is None:
         return {}
@@ -215,7 +216,7 @@ def _resolve_initial(section: dict[str, Any], directory: Path) -> None:
 
 
 def _label_changes(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the labels of a document set, of those that set something."""
+    """The options that the labels of a document set, of those labels that set any."""
     labels = (own for own in _mapping(document, "algorithms").values() if isinstance(own, dict))
     return [changes for own in labels if isinstance(changes := own.get("set"), dict)]
 

@@ -25,7 +25,7 @@ def check_names(recipe: Recipe, allow: Allow) -> None:
 
 
 def named_functions(recipe: Recipe) -> Iterator[tuple[str, str]]:
-    """What a recipe's run calls by name, built-in or not: the option, and the name."""
+    """Functions that a recipe's run calls by name, built-in or not: the option, and the name."""
     yield "data.dataset", recipe.data.dataset or ""
     if isinstance(recipe.model, NamedModel):
         yield "model", recipe.model.name

@@ -1,4 +1,4 @@
-"""What a recipe takes from a user's modules, by name "module:function": data, loss, step and metrics."""
+"""Functions of users' modules in a recipe, by name "module:function": data, loss, step and metrics."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
@@ -22,7 +22,7 @@ from offbeat.recipes.recipe import Data, Recipe
 
 
 def own_data(recipe: Recipe, allow: Allow = NOTHING) -> FederatedData:
-    """Call the function that `data.dataset` names, and divide among the clients what it returns.
+    """Call the function that `data.dataset` names, and divide its result among the clients.
 
     Args:
         recipe: The experiment; its seed determines the partition.
@@ -100,7 +100,7 @@ class OwnTraining(TypedDict):
 
 
 def own_training(recipe: Recipe, allow: Allow = NOTHING) -> OwnTraining:
-    """Import what a recipe names. Raises `UsageError` where that is not allowed, not there or unknown."""
+    """Import a recipe's functions. Raises `UsageError` for one that is not allowed, missing or unknown."""
     load = Allowed.of(allow).load
     return OwnTraining(
         loss=_loss(recipe.loss, load),

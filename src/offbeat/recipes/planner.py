@@ -35,7 +35,7 @@ class Setting:
     source: str = ""
 
     def algorithm(self, allow: Allow = NOTHING) -> Algorithm:
-        """Make the setting's algorithm, and check what its recipe names.
+        """Make the setting's algorithm, and check the names in its recipe.
 
         Args:
             allow: What the recipe may name.

@@ -21,7 +21,8 @@ from offbeat.runs.recorded_options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 
-OFF = (False, "off")  # YAML reads off as the former, where it is not quoted
+# YAML reads an unquoted `off` as False.
+OFF = (False, "off")
 FunctionName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function")]
 """A function of a user's, "module:function"."""
 
@@ -75,7 +76,7 @@ class Data(Section):
 
     @model_validator(mode="after")
     def _for_own_data(self) -> Self:
-        """Refuse what is for built-in datasets only, or for one's own."""
+        """Refuse options that are for built-in datasets only, or only for the user's own."""
         own = ":" in (self.dataset or "")
         built_in = (self.samples, self.test_samples, self.root)
         if own and (built_in != (None, None, None) or self.evaluate_on != "test"):
@@ -189,7 +190,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        """Refuse what concerns several keys, or the names of labels."""
+        """Check options that concern several keys, and the names of labels."""
         if self.until.never:
             raise ValueError(NEVER_ENDS)
         check_target(self.metric, self.target)

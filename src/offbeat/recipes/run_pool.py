@@ -114,7 +114,8 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
                     report = reports.get(timeout=0.5)
                 except queue.Empty:
                     for future in running:
-                        if future.done() and (error := future.exception()):  # the process itself died
+                        # A run's own error comes in its report: only a process that has died leaves one here.
+                        if future.done() and (error := future.exception()):
                             raise RunError(f"a run's process ended: {error}") from None
                     continue
                 yield report
@@ -123,10 +124,12 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
                     running = [future for future in running if not future.done()] + started
                     left += len(started) - 1
         except BaseException:
-            workers = list((pool._processes or {}).values())  # a pool that is shut down drops them
+            # The pool drops its processes when it is shut down.
+            workers = list((pool._processes or {}).values())
             pool.shutdown(wait=False, cancel_futures=True)
             for process in workers:
-                process.terminate()  # its run is left at a checkpoint
+                # A terminated run stays at its checkpoint.
+                process.terminate()
             raise
 
 
@@ -138,7 +141,8 @@ def _prepare(environment: Mapping[str, str], reports: Any) -> None:
     global _reports_queue
     adopt_environment(environment)
     _reports_queue = reports
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates them
+    # The parent terminates its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -153,7 +157,8 @@ def _end_with_parent() -> None:
 def _run(run: PlannedRun) -> None:
     """Simulate or resume a run, in a process of the pool."""
     global _interrupted
-    if _interrupted:  # submitted before the parent cancelled
+    if _interrupted:
+        # The run was submitted before the parent cancelled the others.
         return
 
     def watch(progress: Progress) -> None:

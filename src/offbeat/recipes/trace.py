@@ -43,7 +43,7 @@ def inline_trace(document: dict[str, Any]) -> None:
 
 
 def inline_label_trace(changes: dict[str, Any], directory: Path) -> None:
-    """Replace `world.trace` in what a label sets by the values of the trace, a path from a directory."""
+    """Replace `world.trace` in a label's changes by the values of the trace, a path from a directory."""
     if isinstance(path := changes.get("world.trace"), str):
         section = trace_section(directory / path)
         del changes["world.trace"]

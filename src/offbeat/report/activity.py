@@ -37,7 +37,7 @@ class Activity:
 
     @property
     def idle_share(self) -> float | None:
-        """Share of the present client-seconds not spent training; None when nobody was ever present."""
+        """Share of the present client-seconds not spent training; None when no client was ever present."""
         return max(0.0, 1.0 - self.busy / self.present) if self.present > 0 else None
 
 

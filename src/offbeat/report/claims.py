@@ -1,4 +1,4 @@
-"""What a paper claims of the labels, and what the runs show: ordering, size of the gap, seeds, verdict.
+"""A paper's claims about the labels, and the runs' evidence: ordering, size of the gap, seeds, verdict.
 
 A claim is compared by a number per run, taken over the last fifth of its time: the mean of a metric, or the
 mean absolute change of the first metric shown (the accuracy, if there is one) from one evaluation to the
@@ -31,13 +31,15 @@ from offbeat.verdicts.multiplicity import looks
 from offbeat.verdicts.verdict import Verdict
 
 CHANGE = "change"
-LAST = 0.2  # of a run's time: what a claim is compared by
-_MOST_SEEDS = 1000  # of a comparison
+# A claim compares the last part of the runs, this share of their time.
+LAST = 0.2
+# A comparison has at most this number of seeds.
+_MOST_SEEDS = 1000
 
 
 @checked_dataclass
 class Claim:
-    """Something a paper says of several labels: that `better` is better than `than`, on average over them.
+    """A claim of a paper about several labels: `better` is better than `than`, on average over them.
 
     By a metric; or by how much the first one shown goes up and down (`change`), of which less is better.
     """
@@ -50,7 +52,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PairGap:
-    """What `better` is ahead of `than` by, seed by seed; positive is what the claim says.
+    """The lead of `better` over `than`, seed by seed; a positive lead supports the claim.
 
     Attributes:
         better: The label that is said to be ahead.
@@ -87,7 +89,7 @@ class PairGap:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the runs show of a claim.
+    """The runs' evidence on a claim.
 
     Attributes:
         claim: The claim.
@@ -185,7 +187,7 @@ def _sampled(claim: Claim, measure: NamedMetric, pairs: Sequence[PairGap], plann
 
 
 def finding_rows(finding: Finding) -> list[tuple[str, str, str, str, str]]:
-    """A row for each pair: what the claim says, the pair, the gap, the seeds that agree, and the verdict.
+    """A row for each pair: the claim, the pair, the gap, the seeds that agree, and the verdict.
 
     A claim of several pairs has its verdict in a row of its own, with the mean over them.
     """
@@ -227,7 +229,7 @@ def _gap_text(finding: Finding, mean: float | None, std: float | None) -> str:
 
 
 def level(run: RunRecord, metric: str, change: bool = False) -> float | None:
-    """What a run is compared by: the mean of a metric, or of its change; None without evaluations."""
+    """The level that a claim compares: the mean of a metric, or of its change; None without evaluations."""
     rows = [row for row in run.metrics if row["t"] >= (1 - LAST) * run.duration]
     known = [value for row in rows if (value := finite(row.get(metric))) is not None]
     if change:
@@ -236,7 +238,7 @@ def level(run: RunRecord, metric: str, change: bool = False) -> float | None:
 
 
 def _measure(groups: Mapping[str, Sequence[RunRecord]], by: str) -> NamedMetric:
-    """What a claim compares by."""
+    """The measure by which a claim compares."""
     if by != CHANGE:
         return metric_of([run for runs in groups.values() for run in runs], by)
     return NamedMetric(first_shown(recorded_metrics(read_evaluations(groups))), higher_is_better=False)

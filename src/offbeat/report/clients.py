@@ -1,4 +1,4 @@
-"""What clients have found on the samples that they hold out: a table, and how the values are distributed."""
+"""Metrics of clients on the samples that they hold out: a table, and the distribution of the values."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ _COLUMNS = ("evaluation", "t", "version", "client", "samples")
 
 @dataclass(frozen=True, slots=True)
 class ClientValues:
-    """One metric of the clients of a run in its last evaluation there.
+    """A metric of the clients of a run in its last evaluation there.
 
     Attributes:
         label: Label of the run.
@@ -58,14 +58,14 @@ class ClientValues:
 
 @dataclass(frozen=True, slots=True)
 class ClientTable:
-    """A table of what the clients of some runs have found: the heads of its columns, and its rows."""
+    """A table of the clients' metrics in some runs: the heads of its columns, and its rows."""
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
 def client_values(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[ClientValues]]:
-    """What the clients of each label's lowest seed have found in its last evaluation there, by metric.
+    """Metrics of the clients of each label's lowest seed in its last evaluation there, by metric.
 
     Args:
         groups: The runs of each label, by seed.
@@ -133,7 +133,7 @@ def clients_csv(records: Sequence[RunRecord]) -> str:
 
 
 def last_rows(record: RunRecord) -> list[dict[str, Any]]:
-    """What each client has found in the run's last evaluation at clients."""
+    """Metrics of each client in the run's last evaluation at clients."""
     rows = record.client_metrics()
     return [row for row in rows if row["evaluation"] == rows[-1]["evaluation"]]
 

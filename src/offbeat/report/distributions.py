@@ -77,7 +77,7 @@ class Participation:
 
     @property
     def note(self) -> str:
-        """What was left out of the picture; empty when nothing was."""
+        """A note on clients left out of the picture; empty when all are in it."""
         shown = len(self.clients)
         if shown == self.total_clients:
             return ""

@@ -48,7 +48,7 @@ def add_axes(figure: FigureBase, rows: int = 1) -> list[Axes]:
 
 
 def style_axes(ax: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
-    """Draw axes as all figures have them: a light grid behind what is drawn, and lines on two sides."""
+    """Style axes like those of all figures: a light grid behind the data, and lines on two sides."""
     ax.grid(visible=True, axis=grid, color=GRID, linewidth=0.8)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
@@ -59,7 +59,8 @@ def style_axes(ax: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
 def save(figure: Figure, path: Path) -> Path:
     """Write the figure as PNG, SVG or PDF, as the path ends, and return the path."""
     form = path.suffix.removeprefix(".")
-    date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)  # the same file at any time
+    # Without a date, the same figure gives the same file.
+    date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)
     figure.savefig(path, dpi=DPI, format=form, metadata=date)
     return path
 
@@ -71,7 +72,7 @@ def plain(text: str) -> str:
 
 
 def wrapped(text: str, width: int = 44) -> str:
-    """A text from the data as `plain` has it, in lines of at most so many characters."""
+    """A text from the data as `plain` has it, in lines of at most `width` characters."""
     return "\n".join(map(plain, textwrap.wrap(text, width) or [text]))
 
 

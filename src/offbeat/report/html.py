@@ -52,7 +52,7 @@ def write_html(
     baseline: str | None = None,
     title: str = "Offbeat report",
 ) -> Path:
-    """Write the page that compares some runs. Long runs are thinned, and the page says where.
+    """Write the page that compares some runs. Long runs are thinned, and the page notes where.
 
     Args:
         records: The runs; those with the same label are seeds of one experiment.
@@ -213,14 +213,15 @@ def _best(table: Table) -> set[tuple[str, int]]:
     """The cells of the summary, by label and column, that no other label exceeds."""
     found = table.measure.best(row.best.mean for row in table.rows if row.best)
     relatives = [row.relative for row in table.rows if row.relative is not None]
-    first = 2 + len(table.options)  # after the label, the options and the seeds
+    # The label, the options and the seeds come before it.
+    first = 2 + len(table.options)
     best = {(row.label, first) for row in table.rows if row.best and row.best.mean == found}
     fastest = [row.label for row in table.rows if row.relative is not None and row.relative == min(relatives)]
     return best | {(label, first + column) for label in fastest for column in (2, 3)}
 
 
 def _claims(groups: Groups) -> list[tuple[str, ...]]:
-    """What the paper says, as the recipe of the first run has it, beside what the runs show."""
+    """The paper's claims, from the recipe of the first run, beside the runs' evidence."""
     first = next(iter(groups.values()))[0]
     return [row for one in findings(groups, claims_of(first.recipe)) for row in finding_rows(one)]
 

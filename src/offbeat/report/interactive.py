@@ -43,8 +43,10 @@ MARKS: dict[Kind, Figure] = {
     "upload": _marker("circle", palette.INK, 7),
     "dropped": _marker("circle-open", palette.LOST, 11, palette.LOST, 1.8),
 }
-_WIDTH, _LEGEND_LINES = 1000, 16  # of a wide page, in pixels; beyond half the figure a legend scrolls
-_TOLD = "%{customdata}<extra></extra>"  # the whole text is made here
+# Pixels of a wide page; lines of a legend, which scrolls beyond half the figure.
+_WIDTH, _LEGEND_LINES = 1000, 16
+# The whole text of a mark is in `customdata`.
+_TOLD = "%{customdata}<extra></extra>"
 
 
 def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) -> Figure:
@@ -179,7 +181,8 @@ def _points(
         mode="markers",
         name=NAMES[kind],
         marker=MARKS[kind],
-        hoverinfo="skip" if kind in ("arrival", "lost") else None,  # their bars say it
+        # The bars of these kinds have the text.
+        hoverinfo="skip" if kind in ("arrival", "lost") else None,
         hovertemplate=_TOLD,
     )
 

@@ -1,4 +1,4 @@
-"""Labels that tell runs apart: by what they were called, then by the options in which they differ.
+"""Labels that tell runs apart: first by their names, then by the options in which they differ.
 
 Runs of one label are the seeds of one experiment only if they were started with the same options. Where they
 were not, or where a seed occurs twice, they become several groups, each with a label of its own.
@@ -16,12 +16,13 @@ from offbeat.runs.record import RunRecord
 from offbeat.runs.recorded_options import flatten, option, run_options
 
 _LONGEST = 40
-_KINDS = ("name", "kind", "law")  # keys that say what their section is
+# These keys say what their section is.
+_KINDS = ("name", "kind", "law")
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """What a group of runs is called.
+    """The name of a group of runs.
 
     Attributes:
         text: The whole label, unlike that of every other group.
@@ -102,7 +103,7 @@ def option_text(value: Any) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters: of a longer one both ends."""
+    """A text of at most `most` characters: of a longer one both ends."""
     if len(text) <= most:
         return text
     end = 2 * most // 3
@@ -202,7 +203,7 @@ def _distinct(runs: Sequence[RunRecord]) -> bool:
 
 
 def _places(units: Sequence[Sequence[RunRecord]]) -> list[str]:
-    """Of each of several units where it is, as far as the places differ: " (trial)"; nothing for one."""
+    """The place of each of several units, as far as places differ: " (trial)"; nothing for a single unit."""
     if len(units) == 1:
         return [""]
     paths = [unit[0].path if len(unit) == 1 else unit[0].path.parent for unit in units]
@@ -240,7 +241,7 @@ def _exact(value: Any) -> str:
 
 
 def _natural(text: str) -> tuple[bool, float, str]:
-    """Sorts numbers by value, before what is no number."""
+    """Sort key that orders numbers by value, before all other texts."""
     try:
         return False, float(text), ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the clients of runs with noise have spent: ε over time, and each client's μ."""
+"""Privacy spent by the clients of runs with noise: ε over time, and each client's μ."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ BANDS = (
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What one run's clients have spent.
+    """Privacy spent by one run's clients.
 
     Attributes:
         label: The run's label.
@@ -58,7 +58,7 @@ def spendings(groups: Mapping[str, Sequence[RunRecord]]) -> list[Spending]:
 
 
 def assumptions(found: Sequence[Spending]) -> list[str]:
-    """What the figures rest on, in words."""
+    """Assumptions of the figures, in words."""
     return [*ASSUMPTIONS, *([BANDS] if any(own.bands > 1 for own in found) else [])]
 
 

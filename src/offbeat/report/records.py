@@ -52,7 +52,7 @@ def recorded_metrics(evaluations: Evaluations) -> list[str]:
 
 
 def metric_of(records: Sequence[RunRecord], metric: str) -> NamedMetric:
-    """What is known of a metric, by its name and by what the runs' learners said of it."""
+    """A metric by its name, with the direction that the runs' learners recorded."""
     return NamedMetric.of(metric, {k: v for run in records for k, v in run.higher_is_better.items()})
 
 

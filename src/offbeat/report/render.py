@@ -30,7 +30,7 @@ class Cells:
 
 
 def to_cells(table: Table) -> Cells:
-    """Write the numbers of each label as a reader wants them; "-" where there is none.
+    """Write the numbers of each label as a reader wants them; "-" for a missing one.
 
     The first columns are the label and the options in which labels of one name differ.
 
@@ -69,14 +69,14 @@ def time_text(row: TableRow, unit: Unit) -> str:
 
 
 def stat_text(found: Stat | None, scale: float = 1.0) -> str:
-    """Write a mean and its deviation over seeds, "51.2 ± 0.2"; "-" where there is none."""
+    """Write a mean and its deviation over seeds, "51.2 ± 0.2"; "-" for a missing one."""
     if found is None:
         return "-"
     return mean_text(found.mean * scale, None if found.spread is None else found.spread * scale)
 
 
 def difference_text(found: Difference | None, scale: float = 1.0) -> str:
-    """Write a difference and its confidence interval, "+1.2 [-0.3, +2.7]"; "-" where there is none."""
+    """Write a difference and its confidence interval, "+1.2 [-0.3, +2.7]"; "-" for a missing one."""
     if found is None:
         return "-"
     half = None if found.half is None else found.half * scale

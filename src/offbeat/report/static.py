@@ -96,7 +96,8 @@ def _curves(drawn: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
     relative = {row.label: relative_text(row) for row in table.rows}
     show_relative = target is not None and drawn[0].axis == "time"
     title, measure, shown = curves.in_shown_units(drawn)
-    crowded = len(drawn) > curves.CURVES_WITH_BANDS  # then bands and a legend inside would bury the curves
+    # Bands, and a legend inside the axes, would bury many curves.
+    crowded = len(drawn) > curves.CURVES_WITH_BANDS
     names = [
         wrapped(curve.label + (f"  {relative[curve.label]}" if show_relative else "")) for curve in drawn
     ]
@@ -108,7 +109,8 @@ def _curves(drawn: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
         lines += draw_curve(ax, curve, styles[curve.label], band=not crowded)
     if target is not None:
         ax.axhline(goal.scale * target, color=MUTED, linewidth=1, linestyle="--")
-        place, beside_axis = (0.008, goal.scale * target), ax.get_yaxis_transform()  # x: a share of the width
+        # x is a share of the width.
+        place, beside_axis = (0.008, goal.scale * target), ax.get_yaxis_transform()
         note = ax.annotate(f"target {goal.value_text(target)}", place, (0, 3), beside_axis, "offset points")
         note.set(fontsize=8.5, color=MUTED)
     ax.set_xlim(left=0)

@@ -92,7 +92,7 @@ def _caption(timeline: Timeline) -> str:
 def _draw(
     ax: Axes, timeline: Timeline, bars: Sequence[Bars], row_of: dict[int, int], unit: Unit
 ) -> list[Artist | BarContainer]:
-    """Draw everything within the axes; return what the legend explains."""
+    """Draw everything within the axes; return the entries of the legend."""
     per_inch = timeline.until / (0.88 * WIDTH)  # virtual seconds per inch
     handles: list[Artist | BarContainer] = []
     for group in bars:

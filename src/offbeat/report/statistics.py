@@ -9,7 +9,7 @@ import numpy as np
 CONFIDENCE = 0.95
 
 BySeed = Mapping[int, float | None]
-"""A number of each run of a label by its seed; None where there is none."""
+"""A number of each run of a label by its seed; None where the run lacks it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Difference:
 
 
 def stat(values: Sequence[float | None]) -> Stat | None:
-    """Mean and deviation of the values that there are; None where there is none."""
+    """Mean and deviation of the values that are not None; None without any."""
     known = [value for value in values if value is not None]
     if not known:
         return None
@@ -69,6 +69,7 @@ def paired_difference(ours: BySeed, theirs: BySeed) -> Difference | None:
 
 def student_t(freedom: int) -> float:
     """The quantile 0.975 of Student's distribution: 12.71 for one degree of freedom, 4.30 for two."""
-    from scipy.special import stdtrit  # takes a quarter of a second to import, and only comparisons need it
+    # The import takes a quarter of a second, and only comparisons need it.
+    from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + CONFIDENCE) / 2))

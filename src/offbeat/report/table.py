@@ -22,7 +22,7 @@ Times = Sequence[float | None]
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One label over its seeds; None where there is nothing to take a mean of.
+    """A label's row over its seeds; None where a mean has no values.
 
     Attributes:
         label: The label.
@@ -68,7 +68,7 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A comparison of labels: its rows, their metric, what they are relative to, notes for the reader."""
+    """A comparison of labels: its rows, their metric, the baseline, notes for the reader."""
 
     rows: tuple[TableRow, ...]
     measure: NamedMetric
@@ -84,7 +84,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What the runs of a label gave, by seed."""
+    """Measurements of the runs of a label, by seed."""
 
     best: BySeed
     final: BySeed
@@ -254,7 +254,7 @@ def _time_notes(
 
 
 def _seed_notes(groups: Mapping[str, Sequence[RunRecord]], baseline: str) -> list[str]:
-    """What the deviations and the differences say, where there is more than one label."""
+    """Notes on deviations and differences, where there is more than one label."""
     if max(map(len, groups.values())) < 2:
         return ["There is one seed: no deviations, and no confidence intervals."]
     deviations = "±: one standard deviation over the seeds."

@@ -67,7 +67,7 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {".csv": to_csv, ".md": to_markd
 
 
 def table_format(path: Path) -> Callable[[Table], str]:
-    """What writes a table to a file of that name. Raises `UsageError` where its end tells no format."""
+    """The function that writes a table to a file of this name. Raises `UsageError` for an unknown suffix."""
     if path.suffix not in FORMATS:
         raise UsageError(f"table {path} is not allowed: let its name end with {', '.join(FORMATS)}")
     return FORMATS[path.suffix]
@@ -147,4 +147,5 @@ def _latex_line(cells: Sequence[str]) -> str:
 
 def _latex_text(text: str) -> str:
     escaped = "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
-    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)  # a minus, not a hyphen
+    # LaTeX needs mathematics for a minus; a bare "-" is a hyphen.
+    return re.sub(r"(?<![\w.])-(?=\d)", "$-$", escaped)

@@ -1,4 +1,4 @@
-"""What each client of one run did when, as in Figure 1 of the FedCompass paper.
+"""Timeline of a run's clients, as in Figure 1 of the FedCompass paper.
 
 FedCompass: Li, Chaturvedi, He, Chen, Zou, Madduri, Kim, ICLR 2024.
 """
@@ -63,7 +63,7 @@ class Timeline:
 
     @property
     def caption(self) -> str:
-        """One line: whose timeline this is, and what of it is not shown."""
+        """A line that names the run and the parts that are not shown."""
         return f"{self.label}, seed {self.seed}: {self.cut or 'the whole run, all clients.'}"
 
 
@@ -110,7 +110,8 @@ def make_timeline(
     if stop is not None:
         end = min(end, stop)
     spans += [span for span in tracker.finish(end) if span.client not in hidden]
-    idle = sorted({span.client for span in spans} - shown)  # present, but without work in the window
+    # Clients that are present, but have no work in the window.
+    idle = sorted({span.client for span in spans} - shown)
     shown.update(idle[: max_clients - len(shown)])
     every = -(-len(aggregations) // MAX_AGGREGATIONS) or 1
     return Timeline(

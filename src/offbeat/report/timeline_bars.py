@@ -1,4 +1,4 @@
-"""What each client was doing when, followed from the rows of a journal.
+"""Spans of a timeline: each client's training and waiting, followed from the rows of a journal.
 
 A client that is present is either training (from its `train` command to the row that ends the task)
 or waiting. The tracker is fed one row at a time and hands out each stretch once it has ended, so that
@@ -73,10 +73,11 @@ class Tracker:
                 self._open[client] = (t, row)
                 return ended
             case "arrived" | "ready" | "lost" if train is not None and train["task"] == row["task"]:
-                # else the task had ended before, such as one lost with a client that left
+                # Another task has ended before, such as one that was lost with a client that left.
                 done = row.get("steps") if name != "lost" else None
                 ended = self._close(client, t, name, row.get("staleness"), done)
-                self._open[client] = (t, None)  # who is ready waits until it may upload, or has not to
+                # A ready client waits until it may upload or its update is discarded.
+                self._open[client] = (t, None)
                 return ended
             case "left":
                 return self._close(client, t, "left")

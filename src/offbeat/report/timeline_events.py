@@ -1,4 +1,4 @@
-"""What happens to a task besides its start and its end: requests, recalls, uploads, dropped updates."""
+"""Marks of a timeline besides starts and ends of tasks: requests, recalls, uploads, dropped updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ NAMES: Mapping[Kind, str] = {
     "upload": "held update sent",
     "dropped": "update dropped",
 }
-"""What the legends call them, in the order in which they are drawn."""
+"""Names in the legends, in the order in which they are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Marker:
     """Collects marks from journal rows; rows must come in their order."""
 
     marks: list[Mark] = field(default_factory=list)
-    _asking: int | None = None  # where the mark of the request at hand is
+    _asking: int | None = None  # index of the mark of the present request
     _ready: set[int] = field(default_factory=set)  # tasks whose update is held
-    _arrived: dict[int, float] = field(default_factory=dict)  # by task, until it is used or dropped
+    _arrived: dict[int, float] = field(default_factory=dict)  # s by task, until the update is used or dropped
 
     def feed(self, row: Mapping[str, Any]) -> None:
         """Take the next row."""

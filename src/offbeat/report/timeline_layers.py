@@ -1,4 +1,4 @@
-"""What every drawing of a timeline shows: its bars by colour, and its points by kind."""
+"""Layers of every drawing of a timeline: its bars by colour, and its points by kind."""
 
 from dataclasses import dataclass
 
@@ -43,7 +43,7 @@ def bars_by_colour(timeline: Timeline, style: Style) -> list[Bars]:
 
 
 def points_by_kind(timeline: Timeline) -> dict[Kind, list[Mark]]:
-    """Divide what is drawn as a point: the ends of the tasks, and the timeline's marks.
+    """Divide the points by kind: the ends of the tasks, and the timeline's marks.
 
     Args:
         timeline: The timeline.

@@ -3,7 +3,8 @@
 from math import floor, log10
 from typing import NamedTuple
 
-_EXACT = 1e-9  # relative to a number, a spread below this is rounding
+# Relative to a number, a smaller spread is rounding.
+_EXACT = 1e-9
 
 
 class Unit(NamedTuple):
@@ -77,7 +78,8 @@ def number_text(value: float, spread: float | None = None, *, sign: bool = False
         sign: Whether a number gets its sign, one that is rounded to 0 too.
     """
     places = decimals(spread) if spread and spread > abs(value) * _EXACT else _digits(value, 4)
-    shown = round(value, places) + (-0.0 if sign else 0.0)  # else no minus zero
+    # Adding −0.0 keeps the sign of a zero, adding 0.0 removes it.
+    shown = round(value, places) + (-0.0 if sign else 0.0)
     return f"{shown:{'+' if sign else ''}.{max(0, places)}f}"
 
 
@@ -100,7 +102,7 @@ def mean_text(mean: float, std: float | None, *, sign: bool = False) -> str:
 
 
 def _digits(value: float, significant: int) -> int:
-    """Decimal places of so many significant digits, without zeros at the end."""
+    """Decimal places of `significant` digits, without zeros at the end."""
     if not value:
         return 0
     places = significant - 1 - floor(log10(abs(value)))

@@ -38,7 +38,8 @@ class BestModel:
         self._metric, self._path = metric, None if directory is None else directory / BEST
         self._value: float | None = None
         self._metadata: dict[str, str] = {}
-        self._waiting = False  # whether a new one is beside the file
+        # Whether a newer file lies beside the published one.
+        self._waiting = False
         if self._path is not None and self._new.exists():
             found = read_file(self._new)[1]
             if (found.get("version"), found.get("t")) in {(str(version), str(t)) for version, t in recorded}:
@@ -84,7 +85,7 @@ class BestModel:
         self.model, self._waiting = None, True
 
     def publish(self) -> None:
-        """Let what was written take the file's place: its evaluation is durable. Raises `RunError`."""
+        """Let the new file take the old one's place: its evaluation is durable. Raises `RunError`."""
         if self._path is None or not self._waiting:
             return
         self._waiting = False

@@ -77,7 +77,8 @@ class ClientStates:
         self._sizes: dict[ClientId, int] = {}
         self._written = 0
         self.bytes_in_memory = 0
-        self._files_are_ours = directory is None  # no checkpoint names them
+        # No checkpoint names files in a temporary directory, so old ones can be deleted at once.
+        self._files_are_ours = directory is None
 
     def __len__(self) -> int:
         return len(self._sizes)

@@ -1,4 +1,4 @@
-"""The types of what a run's database holds, checked when it is read: another program may have written it."""
+"""The types of the columns of a run's database, checked on reading: another program may have written it."""
 
 import json
 from math import isfinite
@@ -196,7 +196,7 @@ _DATA: dict[str, Any] = {
     "timer_set": _TimerEntry,
     "timer_cancelled": _TimerEntry,
 }
-"""What the `data` of a journal row has, by the row's name; there may be more in it."""
+"""The type of `data` in a journal row, by the row's name; `data` may have more keys."""
 
 
 def journal_row(*columns: Any) -> Row:
@@ -214,7 +214,7 @@ def journal_row(*columns: Any) -> Row:
 
 
 def _check(row: Row) -> None:
-    """Check what a row has in `data`."""
+    """Check the `data` of a row."""
     data = row.data or {}
     try:
         convert(data, _DATA.get(row.name, dict[str, Any]))

@@ -1,4 +1,4 @@
-"""Damage of a directory's files as one error, which names the file, what is lost with it, and what to do."""
+"""Damage of a directory's files as one error, which names the file, the loss, and a remedy."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _ANEW = f"{_COPY}, or begin the run anew in another directory"
 
 
 class Contents(NamedTuple):
-    """What is lost with a file, and what to do."""
+    """The contents that are lost with a file, and the remedy."""
 
     lost: str
     remedy: str
@@ -78,8 +78,9 @@ _ENVIRONMENT = {
 
 
 def contents(path: Path) -> Contents:
-    """What is lost with a file, by its name, and what to do."""
-    names = (f"{path.parent.name}/{path.name}", path.name)  # the longer patterns have a folder
+    """The contents that are lost with a file, by its name, and the remedy."""
+    # Patterns with a folder need the longer name.
+    names = (f"{path.parent.name}/{path.name}", path.name)
     for name in names:
         for pattern, found in _CONTENTS.items():
             if fnmatchcase(name, pattern):
@@ -99,7 +100,7 @@ def damage(path: Path, problem: str) -> DamageError:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Context in which a file is read and decoded: what fails there is damage of the file.
+    """Context in which a file is read and decoded: an error there is damage of the file.
 
     Args:
         path: The file.
@@ -120,7 +121,8 @@ def reading(path: Path) -> Iterator[None]:
         raise RunError(f"{path} cannot be read: {error}") from None
     except sqlite3.Error as error:
         raise database_error(path, error, "read") from None
-    except (  # what decoding raises
+    # Decoding a damaged file raises one of these.
+    except (
         SafetensorError, msgspec.MsgspecError, ValueError, KeyError, IndexError, TypeError, AttributeError,
         RuntimeError, OverflowError, MemoryError,
     ) as error:  # fmt: skip
@@ -128,12 +130,12 @@ def reading(path: Path) -> Iterator[None]:
 
 
 def is_environment(error: sqlite3.Error) -> bool:
-    """Whether an error of SQLite is one of permissions, locks or space, and not of what the file contains."""
+    """Whether an error of SQLite is one of permissions, locks or space, and not of the file's contents."""
     return _code(error) in _ENVIRONMENT
 
 
 def database_error(path: Path, error: sqlite3.Error, doing: str) -> RunError:
-    """The error of a database that cannot be used: damage, or what is around the file.
+    """The error of a database that cannot be used: damage of the file, or a problem of its environment.
 
     Args:
         path: The database.

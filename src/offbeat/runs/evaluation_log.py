@@ -55,7 +55,7 @@ class EvaluationLog:
             self._stopping.add(row)
 
     def named(self, name: str) -> NamedMetric:
-        """The metric of a name, which the run may know better than the name tells."""
+        """The metric of a name. The run may know its direction better than the name shows."""
         return NamedMetric.of(name, self._higher_is_better)
 
     @property
@@ -66,19 +66,20 @@ class EvaluationLog:
 
 
 class _Patience:
-    """What early stopping counts: a function of the recorded evaluations, and of nothing else."""
+    """The state of early stopping: a function of the recorded evaluations, and of nothing else."""
 
     def __init__(self, stopping: EarlyStopping, metric: NamedMetric) -> None:
         self._stopping, self._metric = stopping, metric
         self._waited = 0
-        self._improved: float | None = None  # the value of the last improvement
+        self._improved: float | None = None  # value of the last improvement
         self._best: tuple[float, Version] | None = None
 
     def add(self, row: Metric) -> None:
         """Count an evaluation. A loss or accuracy that is NaN is recorded as none at all."""
         name = self._metric.name
         if name.startswith(CLIENTS) and name not in row.found:
-            return  # no client has evaluated
+            # No client has evaluated this version.
+            return
         self._waited += 1
         value = finite(row.found.get(name))
         if value is None:

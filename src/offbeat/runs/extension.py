@@ -58,7 +58,7 @@ def check_extension(record: RunRecord, until: Until | None) -> bool:
 
 
 def reached(record: RunRecord, until: Until) -> str | None:
-    """Which of the limits a run that has ended has reached by its end; None if it has reached none."""
+    """The limit that an ended run has reached by its end; None if it has reached none."""
     summary = Summary.read(record.entry("summary"))
     if until.seconds is not None and until.seconds <= record.duration:
         return until.out_of_time

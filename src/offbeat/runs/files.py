@@ -35,12 +35,14 @@ def write_tensors(
     Raises `OSError` where it cannot be written, such as on a full disk.
     """
     part = path.with_suffix(".part")
-    make_file(part)  # with its mode, before there is anything to read
+    # The file gets its mode before anybody can read data from it.
+    make_file(part)
     try:
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
         signed = _signed(contiguous, metadata or {})
         save_file(contiguous, part, signed)
-    except SafetensorError as error:  # the library's own class for a failed write
+    except SafetensorError as error:
+        # Safetensors raises its own class for a failed write.
         raise OSError(str(error)) from None
     part.chmod(file_mode(path.parent))
     with part.open("rb") as file:
@@ -64,7 +66,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read the tensors and the metadata of a safetensors file; errors: as of `read_tensors`."""
     if path.exists() and not path.is_file():
-        raise damage(path, "is no file")  # a named pipe would be waited for
+        # Reading from a named pipe would wait.
+        raise damage(path, "is no file")
     with reading(path), safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         metadata = dict(file.metadata() or {})
@@ -124,8 +127,10 @@ def make_directory(directory: Path) -> None:
     """Make a directory of its owner's whose name is durable. Raises `OSError` where it cannot be made."""
     missing = [place for place in (directory, *directory.parents) if not place.exists()]
     private_directory(directory)
-    for place in missing or [directory]:  # one that is there may be a moment old
-        with suppress(PermissionError):  # of a place of which only the names below it may be used
+    # The name of an existing directory may not be durable yet, if another process has just made it.
+    for place in missing or [directory]:
+        # The user may lack access to a parent directory, but not to the names below it.
+        with suppress(PermissionError):
             sync_directory(place.parent)
 
 

@@ -1,4 +1,4 @@
-"""Who may read a run: a state directory is its owner's, and a file is as open as its directory."""
+"""Access to a run: a state directory is private to its owner, and a file is as open as its directory."""
 
 import logging
 import os

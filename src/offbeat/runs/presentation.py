@@ -1,4 +1,4 @@
-"""What a run shows of itself in a notebook, the same for one in memory and a recorded one."""
+"""Presentation of a run in a notebook, the same for one in memory and a recorded one."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class RunFacts(Protocol):
-    """What a run is called, and its journal."""
+    """A run's name and settings, and its journal."""
 
     @property
     def label(self) -> str:
@@ -52,7 +52,7 @@ class RunView(RunFacts, Protocol):
 
     @property
     def path(self) -> Path | None:
-        """Its directory."""
+        """The run's directory."""
 
     @property
     def summary(self) -> Summary | None:
@@ -64,7 +64,7 @@ class RunView(RunFacts, Protocol):
 
 
 class Presentation:
-    """What a run shows of itself.
+    """Presentation of a run in a notebook.
 
     Figure and frames are made by `offbeat.notebook`, which builds on the runs and is imported when it is
     asked for.
@@ -86,7 +86,7 @@ class Presentation:
         return f"<{type(self).__name__} {self.label}: {'; '.join(filter(None, told))}>"
 
     def plot(self: RunView, metric: str | None = None) -> "Figure":
-        """Draw a metric against time, above what the clients did at the start of the run.
+        """Draw a metric against time, above the clients' timeline of the start of the run.
 
         Args:
             metric: A metric that was evaluated. None means the accuracy, else the first metric, else the
@@ -109,5 +109,5 @@ class Presentation:
         return import_module("offbeat.notebook.frames").to_frames(self)
 
     def _repr_html_(self: RunView) -> str:
-        """What a notebook shows of the run: its numbers and its figure."""
+        """The run in a notebook: its numbers and its figure."""
         return import_module("offbeat.notebook.html").to_html(self)  # type: ignore[no-any-return]

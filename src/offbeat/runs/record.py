@@ -181,7 +181,7 @@ class RunRecord(Presentation):
         return [flat(m) for m in self.evaluations()]
 
     def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
-        """What the clients have found in evaluations there: a flat mapping for each evaluation and client.
+        """Metrics of the clients in evaluations there: a flat mapping for each evaluation and client.
 
         Args:
             evaluation: Number of an evaluation, `Metric.seq`. None means all.
@@ -215,7 +215,7 @@ class RunRecord(Presentation):
         return list(self.table("sites", site_row)) if self.has_table("sites") else []
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint; None where there is none."""
+        """The last checkpoint; None where none was written."""
         return next(self.table("checkpoints", _checkpoint), None)
 
     def table(
@@ -240,7 +240,7 @@ class RunRecord(Presentation):
 
 
 def _made(table: str, make: Callable[..., Any], rows: Iterator[Any]) -> Iterator[Any]:
-    """What is made of a table's rows. Raises `ValueError` for one whose columns have other types."""
+    """Values made of a table's rows. Raises `ValueError` for a row whose columns have other types."""
     for row in rows:
         try:
             yield make(*row)
@@ -299,7 +299,7 @@ def read_run(directory: str | Path) -> RunRecord:
 
 
 def find_runs(directory: str | Path) -> list[RunRecord]:
-    """Read every run in a directory and below it. Raises `UsageError` where there is none."""
+    """Read every run in a directory and below it. Raises `UsageError` where none is found."""
     directory = Path(directory)
     found = sorted(path.parent for path in directory.rglob(DATABASE)) if directory.is_dir() else []
     if not found:
@@ -310,17 +310,18 @@ def find_runs(directory: str | Path) -> list[RunRecord]:
 
 
 def holds_run(directory: Path) -> bool:
-    """Whether a directory holds a run: its database, or what can only be left where that is missing."""
+    """Whether a directory holds a run: its database, or files that only a lost database leaves."""
     left = (directory / LOCK).is_file() and (directory / MODEL).is_file()
     return (directory / DATABASE).is_file() or left or any(directory.glob("state-*.safetensors"))
 
 
 def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) -> Iterator[Any]:
-    """What a function reads from a run's database; raises `DamageError`, or `UsageError` to open it."""
+    """Rows that a function reads from a run's database; raises `DamageError`, or `UsageError` to open it."""
     path = directory / DATABASE
     with reading(path):
         try:
-            with closing(open_database(path)) as database:  # collected in any thread
+            # A generator that is left early may be closed in another thread.
+            with closing(open_database(path)) as database:
                 yield from rows(database)
         except sqlite3.Error as error:
             if is_environment(error) and path.is_file():

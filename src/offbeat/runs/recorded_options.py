@@ -1,4 +1,4 @@
-"""What a run was started with: the part of its recipe that it depends on, and its algorithm."""
+"""The options of a recorded run: the part of its recipe that it depends on, and its algorithm."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,7 +39,7 @@ def flatten(options: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def option(options: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key, a mapping for a whole section; None where there is none."""
+    """The value of a dotted key, a mapping for a whole section; None where the options lack it."""
     found: Any = options
     for part in key.split("."):
         found = found.get(part) if isinstance(found, Mapping) else None

@@ -1,4 +1,4 @@
-"""Verification of a directory's files: the database, its rows, every file of tensors, who can read them."""
+"""Verification of a directory's files: the database, its rows, every file of tensors, permissions."""
 
 import os
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _SITE = ("client.safetensors", "update.safetensors")
 
 @dataclass
 class Verification:
-    """What was found in one directory.
+    """The result of checking one directory.
 
     Attributes:
         directory: The directory, of a run or of a site.
@@ -55,7 +55,7 @@ def directories(directory: Path) -> list[Path]:
 
 
 def verify(directory: Path) -> Verification:
-    """Read every file of a run or of a site, and check what can be checked without training.
+    """Read every file of a run or of a site, and check it as far as possible without training.
 
     Args:
         directory: The directory. No process may be writing it.
@@ -128,7 +128,7 @@ def is_site(directory: Path) -> bool:
 
 
 def _open_to_others(directory: Path) -> list[str]:
-    """What others can read of a directory that is its owner's."""
+    """Files of a private directory that others can read."""
     if os.name != "posix":
         return []
     modes = {path: path.lstat().st_mode & 0o777 for path in (directory, *sorted(directory.rglob("*")))}

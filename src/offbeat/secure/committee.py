@@ -1,4 +1,4 @@
-"""The committee of a run's helpers, and the digests that bind what its members rely on.
+"""The committee of a run's helpers, and the digests that bind its members.
 
 A group of seeds belongs to each set of T helpers; the other H − T helpers hold it. So any T helpers lack the
 seeds of one group, and any T + 1 have all (Cramer, Damgård, Ishai, Share Conversion, Pseudorandom
@@ -158,9 +158,8 @@ class Committee:
             raise SecureRefusal.MALFORMED.error()
         if not 1 <= self.rule <= VOTES:
             raise SecureRefusal.RULE.error(rule=self.rule)
-        if (
-            self.lacks_votes and len(self.helpers) > 2 * self.colluding + 1
-        ):  # two releases need no helper twice
+        if self.lacks_votes and len(self.helpers) > 2 * self.colluding + 1:
+            # Two releases can then have no helper in common.
             raise self.needs_votes
         for helper in self.helpers:
             if len(helper.verify_key) != _KEY_BYTES and (self.votes or helper.verify_key):
@@ -171,7 +170,7 @@ class Committee:
 
     @cached_property
     def digest(self) -> bytes:
-        """What stands for all of this in boxes, uploads, requests and manifests."""
+        """The digest that stands for the committee in boxes, uploads, requests and manifests."""
         numbers = (
             self.epoch, len(self.helpers), self.colluding, self.least, self.colluding_clients, self.most,
             float(self.dominance), self.weight_bits, self.parameters, float(self.clip),
@@ -212,7 +211,7 @@ class Committee:
 
     @property
     def majority(self) -> int:
-        """Holders of a group who decide what is true of it."""
+        """Number of holders of a group who decide its sum."""
         return majority(len(self.helpers), self.colluding)
 
     @property
@@ -278,7 +277,7 @@ class Committee:
         return None
 
     def mismatch(self, plan: Privacy, parameters: int | None = None) -> str | None:
-        """What differs from a run's plan, as a site or helper got it; None if nothing does.
+        """The first difference from a run's plan, as a site or helper got it; None if there is no difference.
 
         Args:
             plan: The run's complete options, with `secure`.
@@ -299,7 +298,7 @@ class Committee:
         return None
 
     def unpinned(self, pinned: Mapping[str, str]) -> str | None:
-        """Which helper is not the one that a site's policy names; None if all are.
+        """The first helper that is not the one in a site's policy; None if all are.
 
         Args:
             pinned: Fingerprints by name.
@@ -308,7 +307,8 @@ class Committee:
             if helper.name not in pinned:
                 return SecureRefusal.PINNED_NAME.format(name=helper.name)
             known = {fingerprint(helper.public_key, helper.verify_key)}
-            if not self.votes:  # as earlier versions name a key
+            if not self.votes:
+                # Earlier versions named a key so.
                 known.add(fingerprint(helper.public_key))
             if pinned[helper.name] not in known:
                 return SecureRefusal.PINNED_KEY.format(name=helper.name)

@@ -1,4 +1,4 @@
-"""What the unmasking of a release is given, and what it wants done."""
+"""Inputs and effects of the unmasking of a release."""
 
 from dataclasses import dataclass, field
 

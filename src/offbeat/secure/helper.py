@@ -36,7 +36,8 @@ class Helper:
     def __init__(self, name: str, file: HelperFile) -> None:
         self.name, self._file = name, file
         self._key, self._vote_key = HelperKey(file.key), VoteKey(file.key)
-        self._told: tuple[bytes, tuple[bytes, ...]] = b"", ()  # digests of the sums of the last release
+        # Digests of the sums of the last release.
+        self._told: tuple[bytes, tuple[bytes, ...]] = b"", ()
 
     @property
     def public_key(self) -> bytes:

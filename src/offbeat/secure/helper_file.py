@@ -73,7 +73,8 @@ class HelperFile:
 
     def _open(self) -> None:
         with reading(self._path):
-            try:  # EXTRA: a commit is durable with the removal of its rollback journal
+            try:
+                # EXTRA makes a commit durable with the removal of its rollback journal.
                 self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA")
                 with self._commit() as database:
                     check_schema(database)
@@ -144,7 +145,7 @@ class HelperFile:
 
     @contextmanager
     def _commit(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, which is committed at the end or leaves nothing."""
+        """A transaction, which is committed at the end or leaves nothing."""
         database = self._database
         database.execute("BEGIN EXCLUSIVE")
         try:

@@ -20,11 +20,15 @@ from offbeat.core.privacy.sums import Integers, SumGrid
 from offbeat.secure.refusals import SecureRefusal
 
 Clients = frozenset[ClientId]
-_FEWEST = 2  # invalid releases before a client is put aside: one may be an accident
-_REMEMBERED = 32  # invalid releases
-_LARGEST, _WORK = 3, 4096  # clients of an explanation, and combinations that are searched for one
+# A client is put aside after this number of invalid releases: a single one may be an accident.
+_FEWEST = 2
+# Number of invalid releases that are remembered.
+_REMEMBERED = 32
+# Most clients of an explanation, and most combinations that are searched for one.
+_LARGEST, _WORK = 3, 4096
 _TRIALS, _DOUBT = 3, 0.001
-_CALM = 10  # valid releases for each invalid one, after which nobody is put aside for now
+# After this number of valid releases for each invalid one, no client is put aside for now.
+_CALM = 10
 
 
 def invalid_sum(
@@ -63,9 +67,12 @@ class SpoiledSums:
         self.sent_away: set[ClientId] = set()
         self._invalid: list[Clients] = []
         self._explanations: list[Clients] = []
-        self._tried = Counter[Clients]()  # explanations, by how often releases without them were valid
-        self._before = Counter[bool]()  # releases while nobody was aside, by whether they were valid
-        self._valid = self._trials = 0  # in a row: since the last invalid release, since the last change
+        # How often releases without the clients of an explanation were valid.
+        self._tried = Counter[Clients]()
+        # Releases while no client was aside, by whether they were valid.
+        self._before = Counter[bool]()
+        # Valid releases in a row: since the last invalid one, and since the last change.
+        self._valid = self._trials = 0
 
     def note(self, clients: Collection[ClientId], valid: bool, present: Collection[ClientId]) -> None:
         """Note a release whose sum was formed.
@@ -84,14 +91,15 @@ class SpoiledSums:
             self._put_aside(present)
             return
         self._valid += 1
-        self._trials += set(clients).isdisjoint(self.aside)  # else it was under way before
+        # A release with a client that is aside began before the change and does not count.
+        self._trials += set(clients).isdisjoint(self.aside)
         if self.aside and self._trials >= self._enough:
             self._end_trial()
         if not self.aside:
             self._put_aside(present)
 
     def bring_back(self) -> None:
-        """Put nobody aside: without these clients nothing could be released."""
+        """Bring back all clients that are aside: without them nothing could be released."""
         self.aside.clear()
         self._trials = 0
 
@@ -103,7 +111,8 @@ class SpoiledSums:
 
     def _explain(self) -> None:
         self._explanations = smallest_explanations(self._invalid)
-        if not self._explanations:  # too many spoil sums, or somebody else does
+        if not self._explanations:
+            # Too many clients spoil sums, or another party does.
             self._forget(self._invalid[-1:])
 
     def _put_aside(self, present: Collection[ClientId]) -> None:
@@ -121,7 +130,7 @@ class SpoiledSums:
         self.aside = sorted(chosen)
 
     def _end_trial(self) -> None:
-        """Releases without those who are aside are valid."""
+        """End a trial in which the releases without the clients aside were valid."""
         covered = [own for own in self._explanations if own <= set(self.aside)]
         if covered == self._explanations and len(covered) == 1:
             self.sent_away |= covered[0]

@@ -27,7 +27,7 @@ with requires_extra("secure", "secure aggregation: "):
     from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 _CHUNK = 1 << 16  # words
-_BLOCK = 16  # bytes of AES
+_BLOCK = 16  # bytes of an AES block
 _ZEROS = memoryview(bytes(4 * _CHUNK))
 _SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
 
@@ -152,7 +152,8 @@ class HelperKey:
         groups = committee.held_by(helper)
         try:
             seeds = _SUITE.decrypt(box, self._private, info=_info(committee, task, client, site, helper))
-        except (InvalidTag, ValueError):  # the second for a box too short to be one
+        except (InvalidTag, ValueError):
+            # `ValueError` means that the box is too short to be one.
             return None
         if len(seeds) != SEED_BYTES * len(groups):
             return None

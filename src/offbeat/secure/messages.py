@@ -1,4 +1,4 @@
-"""What the server and a helper say to each other about one release."""
+"""Messages between the server and a helper about one release."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""What secure aggregation refuses, each in one sentence; docs/privacy.md lists them, and a test compares."""
+"""Refusals of secure aggregation, each in one sentence; docs/privacy.md lists them, and a test compares."""
 
 from enum import StrEnum
 from typing import Any
@@ -7,7 +7,7 @@ from offbeat.core.errors import UsageError
 
 
 class SecureRefusal(StrEnum):
-    """A sentence with which something is refused; names in braces stand for what was given."""
+    """A sentence of refusal; names in braces stand for the given values."""
 
     OTHER_COMMITTEE = "release {release} is of another committee than this helper's"
     NUMBERS = "a release, task, client or weight has more than 64 bits"
@@ -103,5 +103,5 @@ class SecureRefusal(StrEnum):
     OTHER_MASK = "masked for another committee: the task is trained again"
 
     def error(self, **given: Any) -> UsageError:
-        """The error, with what was given in place of the names."""
+        """The error, with the given values in place of the names."""
         return UsageError(self.value.format(**given))

@@ -1,4 +1,4 @@
-"""Seeds that are encrypted to helpers such that whoever knows a seed can check all of its encryptions.
+"""Seeds encrypted to helpers such that each holder of a seed can check all of its encryptions.
 
 HPKE in base mode (RFC 9180) with DHKEM(X25519, HKDF-SHA256), HKDF-SHA256 and ChaCha20-Poly1305, whose
 ephemeral key is derived from the seed and from what it is bound to, where it is drawn at random otherwise. A

@@ -26,7 +26,7 @@ from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntr
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare, Words
 from offbeat.secure.refusals import SecureRefusal
 
-WARN_EVERY = 60.0  # seconds
+WARN_EVERY = 60.0  # s
 LONGEST_REASON = 200  # characters of a helper's reason
 
 
@@ -144,7 +144,8 @@ class Unmasking:
         self._excluded: set[int] = set()
         self._asked: list[AskedHelper] = []
         self._shares: list[_Share] = []
-        self._first: dict[int, set[int]] | None = None  # who answered which group at first, once asked again
+        # Once helpers are asked again: which of them answered for which group at first.
+        self._first: dict[int, set[int]] | None = None
 
     @property
     def helpers(self) -> tuple[int, ...]:
@@ -164,7 +165,7 @@ class Unmasking:
         return self._advance(now)
 
     def arrived(self, helper: int, now: float) -> list[Effect]:
-        """A helper is there, or is there again: what it was asked before is lost."""
+        """A helper has connected, or connected again: requests to it before are lost."""
         self._forget(helper)
         self._present.add(helper)
         return self._advance(now)
@@ -176,7 +177,7 @@ class Unmasking:
         return self._advance(now)
 
     def answered(self, helper: int, answer: UnmaskShare | UnmaskRefused, now: float) -> list[Effect]:
-        """A helper has answered; what does not belong to this release, or was not asked, is ignored."""
+        """A helper has answered; answers for another release, or without a request, are ignored."""
         if answer.release != self.release or self._over:
             return []
         if isinstance(answer, UnmaskRefused) and helper not in {asked.helper for asked in self._asked}:
@@ -256,7 +257,7 @@ class Unmasking:
         return [AskHelper(helper, self._request(helper, (), check=True)) for helper in fresh]
 
     def _commit(self) -> list[Effect]:
-        """Fix the manifest, without what is to be left out."""
+        """Fix the manifest, without the updates that are left out."""
         committee, release, left_out = self.committee, self.release, self.left_out
         self._asked = []
         self._leave_out(left_out)
@@ -285,7 +286,7 @@ class Unmasking:
         return effects
 
     def _choose(self, group: int, shared_out: dict[int, list[int]]) -> int | None:
-        """Who is asked for a group: the least busy, of those asked already once they are T + 1."""
+        """Choose the helper for a group: the least busy, of those asked already once they are T + 1."""
         able = self._holders(group) & self._present - self._excluded - self._silent
         if self._first is not None and (others := able - self._first[group]):
             able = others
@@ -313,14 +314,16 @@ class Unmasking:
             self.left_out = tuple(sorted({*self.left_out, *wrong}))
             for task in wrong:
                 self.complaints[task] = (*self.complaints.get(task, ()), self._name(helper))
-        else:  # it was not there when the others checked
+        else:
+            # The helper was not connected when the others checked.
             self._exclude(helper)
 
     def _taken(self, helper: int, share: UnmaskShare) -> bool:
         """Keep a share that was asked for and is still needed; False for one that cannot be right."""
         asked = [own for own in self._asked if (own.helper, own.groups) == (helper, share.groups)]
         if not asked:
-            return True  # to what was asked before a reconnection, or in the check
+            # The share answers what was asked before a reconnection, or in the check.
+            return True
         self._asked.remove(asked[0])
         checking = self.phase is UnmaskingPhase.CHECKING
         length = 0 if checking else self.committee.parameters
@@ -348,7 +351,7 @@ class Unmasking:
         self.phase, self.reason, self._asked = UnmaskingPhase.FAILED, reason, []
 
     def _forget(self, helper: int) -> None:
-        """What a helper was asked counts no more."""
+        """Withdraw the requests to a helper."""
         self._asked = [asked for asked in self._asked if asked.helper != helper]
         self._silent.discard(helper)
 
@@ -386,7 +389,7 @@ class Unmasking:
 
 
 def waits_for(release: int, names: Sequence[str], seconds: float) -> str:
-    """What a release waits for, in words.
+    """The helpers that a release waits for, in words.
 
     Args:
         release: Number of the release.

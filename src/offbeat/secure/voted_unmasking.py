@@ -97,18 +97,22 @@ class VotedUnmasking:
         self._started = self._heard = self._warned = now
         self._present: set[int] = set()
         self._asked: list[AskedHelper] = []
-        self._refused: dict[int, str] = {}  # why helpers are not asked again in this release
-        self._checked: dict[int, frozenset[TaskId]] = {}  # and of which tasks they complain
+        # Why helpers are not asked again in this release.
+        self._refused: dict[int, str] = {}
+        # The tasks of which helpers complain.
+        self._checked: dict[int, frozenset[TaskId]] = {}
         self._votes: dict[int, bytes] = {}
-        self._unable: set[int] = set()  # helpers that have no seeds of some update
+        # Helpers that lack the seeds of an update.
+        self._unable: set[int] = set()
         self._sums: dict[int, dict[int, bytes]] = {}  # digests by helper and group
-        self._bodies: dict[int, tuple[int, Words]] = {}  # who told the sum of a group, and the sum
+        # The sum of a group and the helper that gave it.
+        self._bodies: dict[int, tuple[int, Words]] = {}
 
     # ---- what the driver sees ----
 
     @property
     def helpers(self) -> tuple[int, ...]:
-        """The helpers that have told their sums, by number."""
+        """The helpers that have given their sums, by number."""
         return tuple(sorted(self._sums))
 
     @property
@@ -124,19 +128,19 @@ class VotedUnmasking:
         return self._advance(now)
 
     def arrived(self, helper: int, now: float) -> list[Effect]:
-        """A helper is there, or is there again: what it was asked before is lost."""
+        """A helper has connected, or connected again: requests to it before are lost."""
         self._forget(helper)
         self._present.add(helper)
         return self._advance(now)
 
     def departed(self, helper: int, now: float) -> list[Effect]:
-        """A helper is gone; what it was asked is asked of others."""
+        """A helper has disconnected; its requests go to others."""
         self._forget(helper)
         self._present.discard(helper)
         return self._advance(now)
 
     def answered(self, helper: int, answer: UnmaskShare | UnmaskRefused, now: float) -> list[Effect]:
-        """A helper has answered; what does not belong to this release, or was not asked, is ignored."""
+        """A helper has answered; answers for another release, or without a request, are ignored."""
         if answer.release != self.release or self._over or helper in self._refused:
             return []
         effects: list[Effect] = []
@@ -173,7 +177,7 @@ class VotedUnmasking:
         return effects
 
     def again(self, now: float) -> list[Effect] | None:
-        """Nobody else is to be asked: what the sum was made of is what a majority says."""
+        """Ask no other helpers: the majority decides on the parts of the sum."""
         return None
 
     # ---- answers ----
@@ -194,7 +198,8 @@ class VotedUnmasking:
         asked = [own for own in self._asked if (own.helper, own.groups) == (helper, share.groups)]
         kind = _VOTING if share.vote else _ASKING if share.sums else _CHECKING
         if not asked or kind is not self.phase:
-            return None  # to what was asked before a reconnection, or in an earlier phase
+            # The answer is to a question before a reconnection, or in an earlier phase.
+            return None
         self._asked.remove(asked[0])
         if share.manifest != self._manifest:
             return "has answered with another release or length"
@@ -219,7 +224,7 @@ class VotedUnmasking:
         self.slow.discard(helper)
         if self._sums.setdefault(helper, told) != told:
             return "has told two sums of the same masks"
-        for group in share.groups:  # one, as it is asked
+        for group in share.groups:
             if digest_of(share.total) != told[group]:
                 return "has told a sum of masks that has not the digest it told"
             self._bodies.setdefault(group, (helper, share.total))
@@ -255,7 +260,7 @@ class VotedUnmasking:
         return [AskHelper(helper, self._request(helper, check=True)) for helper in fresh]
 
     def _commit(self) -> list[Effect]:
-        """Fix the manifest, without what is to be left out."""
+        """Fix the manifest, without the updates that are left out."""
         committee, release = self.committee, self.release
         self._judge_complaints()
         out = set(self.left_out)
@@ -318,7 +323,8 @@ class VotedUnmasking:
             }
             if group in self._bodies or group in under_way or not able:
                 continue
-            helper = min(able, key=lambda h: (h in self.slow, h not in self._votes, busy[h], h))  # the fast
+            # Fast helpers are asked first.
+            helper = min(able, key=lambda h: (h in self.slow, h not in self._votes, busy[h], h))
             busy[helper] += 1
             wanted.append((helper, (group,)))
         told = {share.helper for share in self._asked} | {helper for helper, _ in wanted} | set(self._sums)
@@ -328,7 +334,7 @@ class VotedUnmasking:
 
     @property
     def _true_sums(self) -> dict[int, bytes]:
-        """The digest that a majority of its holders tells of a group, of those that have one."""
+        """Digest of a group's sum that a majority of its holders gives, for the groups that have one."""
         true = {}
         for group in range(len(self.committee.groups)):
             told = Counter(own[group] for own in self._sums.values() if group in own)
@@ -348,7 +354,7 @@ class VotedUnmasking:
                 del self._bodies[group]
 
     def _contradiction(self, true: dict[int, bytes]) -> int | None:
-        """A group of which no majority can come to be any more; None if there is none."""
+        """A group that cannot have a majority any more; None if all can."""
         for group in range(len(self.committee.groups)):
             told = Counter(own[group] for own in self._sums.values() if group in own)
             open_ = self._holders(group) - set(self._sums) - set(self._refused) - self._unable
@@ -379,7 +385,7 @@ class VotedUnmasking:
         self.phase, self.reason, self._asked = UnmaskingPhase.FAILED, reason, []
 
     def _fail_refused(self) -> None:
-        """More helpers refuse than may: who is right cannot be told, so all are named."""
+        """Fail and name all refusing helpers: more refuse than may, so it is not known who is right."""
         told = "; ".join(f"helper {self._name(helper)} {why}" for helper, why in self._refused.items())
         self._fail(SecureRefusal.NOT_VOTED.format(release=self.release, told=told))
 
@@ -399,7 +405,7 @@ class VotedUnmasking:
         return [WarnOperator(text)]
 
     def _forget(self, helper: int) -> None:
-        """What a helper was asked counts no more."""
+        """Withdraw the requests to a helper."""
         self._asked = [asked for asked in self._asked if asked.helper != helper]
 
     @property

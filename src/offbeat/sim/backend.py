@@ -95,7 +95,7 @@ class LiveBackend:
         return Arrived(client, task, steps, result.metrics), result
 
     def _forget_initial(self) -> None:
-        """Free the initial model, to which the run goes back, once the guard knows what is usual."""
+        """Free the initial model, the target of a rollback, once the guard knows ordinary norms."""
         guard = self.tensors.update_guard
         if guard is not None and guard.settled and guard.poisoned is None:
             self.tensors.good = None
@@ -107,7 +107,7 @@ class LiveBackend:
             self._evaluated = None
 
     def _coded(self, codec: Codec, task: TaskId, result: LocalResult, bits: int | None) -> LocalResult:
-        """What arrives of an update, and as metric "bits" what it took, with what goes along as it is."""
+        """Apply the codec to an update; its cost with integers and shared vector is the metric "bits"."""
         rng = stream(self._run.experiment.seed, Purpose.CODEC, task=task)
         try:
             delta, charged = codec.apply(result.delta, bits, rng)
@@ -124,7 +124,7 @@ class LiveBackend:
 
     @property
     def diverged(self) -> str | None:
-        """That the guard refuses all updates; None means that it does not."""
+        """Why the guard refuses all updates; None means that it does not."""
         return self.tensors.guard.diverged if self.tensors.guard is not None else None
 
     def skipped(self) -> Sequence[Skipped]:
@@ -155,7 +155,7 @@ class LiveBackend:
             self._executor.cancel(task)
 
     def evaluate(self, version: int) -> tuple[Metrics, ClientResults]:
-        """Evaluate the current version, once: the metrics, and what each client has found."""
+        """Evaluate the current version, once: the metrics, and those of each client."""
         if self._evaluated is None or self._evaluated[0] != version:
             every, model = self._run.experiment.evaluate, self.completed()
             found = dict(self._executor.evaluate(model)) if every.at_server else {}
@@ -186,7 +186,8 @@ def simulated_release(plan: ReleasePlan | None, seed: int) -> Release:
     secure, seeds = plan.privacy.secure, simulated_seeds(seed)
     if secure is None or not secure.masks:
         return SummedUpdates(plan, seeds)
-    from offbeat.sim.masked_sums import MaskedSums  # needs the extra secure
+    # The module needs the extra `secure`.
+    from offbeat.sim.masked_sums import MaskedSums
 
     return SummedUpdates(plan, seeds, sum_updates=MaskedSums(plan))
 
@@ -220,7 +221,7 @@ class ReplayBackend:
             raise ReplayError(f"it now evaluates at {metric}, the record has {recorded}")
 
     def submit(self, task: LocalTask, due: float) -> None:
-        """Train nothing: what is still in training at the end is submitted then."""
+        """Train nothing: tasks still in training at the end are submitted then."""
 
     def cancel(self, task: TaskId) -> None:
         """Nothing was submitted."""

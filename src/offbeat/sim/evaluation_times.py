@@ -8,7 +8,8 @@ from offbeat.core.limits import Every, Until
 from offbeat.runs.evaluation_log import EvaluationLog
 from offbeat.runs.schema import Metric
 
-_MOST = 10_000_000  # between two events: each is a row
+# Each evaluation is a row; more than this between two events are refused.
+_MOST = 10_000_000
 
 
 class TimedEvaluations(EvaluationLog):

@@ -1,4 +1,4 @@
-"""The loop of a simulation in real time: its steps, its checkpoints, and what is told of its progress."""
+"""The loop of a simulation in real time: its steps, its checkpoints, and its reports of progress."""
 
 import time
 from collections.abc import Callable
@@ -41,11 +41,13 @@ def run_to_end(
                 watch(meter.progress())
                 watched = now
             if simulation.stop_reason is not None:
-                break  # what is left is to write the end
+                # Only the end is left to be written.
+                break
             if store and (now - saved > pause or interrupted()):
                 store.checkpoint(backend.tensors, backend.clients, simulation.now)
                 saved = time.monotonic()
-                pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
+                # Checkpoints take at most 5 % of the time.
+                pause = max(checkpoint_seconds, 20 * (saved - now))
             if interrupted():
                 raise KeyboardInterrupt
         simulation.finish()

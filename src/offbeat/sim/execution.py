@@ -1,4 +1,4 @@
-"""How this machine carries out a simulation: its processes, memory and checkpoints, not what the run is."""
+"""Execution of a simulation on this machine: processes, memory and checkpoints, apart from the experiment."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What is done with the evaluations of a simulation, once they are recorded."""
+"""A recorder that passes evaluations on, once they are recorded."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from offbeat.sim.simulation import Recorder
 
 
 class ObservedRecorder:
-    """A recorder whose evaluations go to callbacks, and to what keeps the best model.
+    """A recorder that passes its evaluations to callbacks and to the best model.
 
     A run that repeats its past writes to another recorder meanwhile, so nothing is told of that.
     """

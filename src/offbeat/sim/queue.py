@@ -35,7 +35,7 @@ class EventQueue:
         self._heap: list[_Entry] = []
         self._sequence = 0
         self._is_true, self._resolution = is_true, resolution
-        self._instant = -1.0  # time of what happens now
+        self._instant = -1.0  # time of the events that are fed now
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -51,7 +51,7 @@ class EventQueue:
         self._sequence += 1
 
     def pop(self) -> tuple[float, Event] | None:
-        """The next event that is to happen, and its time; None means that there is none."""
+        """The next event and its time; None means that the queue is empty."""
         while self._heap:
             if self._resolution and self.time > self._instant:
                 self._begin_instant()

@@ -67,7 +67,8 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
         except OffbeatError as error:
             difference = f"row {row.seq}: {_show(row)} is recorded, but {error}"
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
-            told = f"{type(error).__name__}: {error}"  # of values that no run has
+            # A damaged journal can have values that no run gives.
+            told = f"{type(error).__name__}: {error}"
             difference = f"row {row.seq}: {_show(row)} is recorded, and the algorithm fails on it: {told}"
     return Replay(compared["event"], compared["command"], difference)
 

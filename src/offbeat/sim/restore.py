@@ -33,7 +33,8 @@ def restore(simulation: Simulation, backend: LiveBackend, recorder: Recorder, re
     past = ReplayBackend(record)
     simulation.connect(past, past)
     engine, until = simulation.engine, simulation.engine.until
-    engine.until = Until()  # the past has happened, whatever the limits are now
+    # The recorded events have happened, whatever the limits are now.
+    engine.until = Until()
     simulation.start()
     while engine.rows < checkpoint.journal and simulation.stop_reason is None:
         simulation.step()

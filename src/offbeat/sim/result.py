@@ -26,7 +26,7 @@ class RunRows(RunFacts, Protocol):
         """The evaluations in order."""
 
     def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
-        """What the clients have found; `evaluation` is the number of one, None means all."""
+        """Metrics of the clients; `evaluation` is the number of one evaluation, None means all."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -119,7 +119,7 @@ class Run(Presentation):
         return self.source.evaluations()
 
     def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
-        """What the clients have found in evaluations there: a flat mapping for each evaluation and client.
+        """Metrics of the clients in evaluations there: a flat mapping for each evaluation and client.
 
         `evaluation`, `t`, `version`, `client`, `samples`, and the client's metrics by name.
 
@@ -155,7 +155,7 @@ class MemoryRecorder:
         self.written.append(row)
 
     def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
-        """Keep an evaluation, with what the clients have found."""
+        """Keep an evaluation, with the clients' metrics."""
         self.measured.append(metric)
         self.measured_at_clients.extend(clients)
 
@@ -173,6 +173,6 @@ class MemoryRecorder:
         return list(self.measured)
 
     def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
-        """What the clients have found; `evaluation` is the number of one, None means all."""
+        """Metrics of the clients; `evaluation` is the number of one evaluation, None means all."""
         wanted = (row for row in self.measured_at_clients if evaluation in (None, row.evaluation))
         return [row.flat(self.measured[row.evaluation]) for row in wanted]

@@ -98,9 +98,11 @@ def resume_experiment(
     _check_executor(record, execution)
     with calls.exceptions():
         with started(planned.learner, algorithm.objective, execution) as trainer:
-            store = RunStore.reopen(directory)  # first: no other process may write from here on
+            # Reopening takes the lock: from here on no other process may write.
+            store = RunStore.reopen(directory)
             try:
-                record = read_run(directory)  # as the last holder of the lock left it
+                # The record is read again, since the last holder of the lock may have changed it.
+                record = read_run(directory)
                 if _stays_ended(record, planned):
                     store.close()
                     return _finished(record, planned)
@@ -134,7 +136,7 @@ def _stays_ended(record: RunRecord, run: SimulatedRun) -> bool:
 def _observed(
     recorder: RunStore | MemoryRecorder, run: SimulatedRun, backend: LiveBackend, calls: CallbackList
 ) -> Recorder:
-    """The recorder, with what observes the run around it, if anything does."""
+    """The recorder, inside the observers of the run, if any."""
     if (name := run.experiment.evaluate.keep_best) is not None:
         directory = recorder.directory if isinstance(recorder, RunStore) else None
         past = read_run(directory).evaluations() if directory is not None else []

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: at a moment that suits, after the step at hand, or both in the same way."""
+"""Ctrl-C and SIGTERM: handled after the current step, or both in the same way."""
 
 import signal
 import threading
@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
-"""What `signal.signal` takes."""
+"""A handler as `signal.signal` takes it."""
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], bool]]:
-    """While inside, the first SIGINT or SIGTERM only sets what the yielded function tells.
+    """While inside, the first SIGINT or SIGTERM only makes the yielded function return True.
 
     A second one interrupts at once. Outside the main thread it tells False.
     """

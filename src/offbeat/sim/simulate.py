@@ -105,7 +105,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     keep_checkpoint: bool = True,
 ) -> Run:
-    """Resume a run from its last checkpoint, given what it was started with.
+    """Resume a run from its last checkpoint, with the arguments of its start.
 
     An interrupted run ends bit-identical to one that was never interrupted. A run that has ended goes on if
     `until` is given, differs from its limits so far, and is not reached. It ends bit-identical to a run that

@@ -48,7 +48,7 @@ class SimulatedRun:
 
     @property
     def experiment(self) -> Experiment:
-        """What the run is."""
+        """The experiment that is run."""
         return self.prepared.experiment
 
     @property
@@ -63,13 +63,13 @@ class SimulatedRun:
 
     @cached_property
     def samples(self) -> Callable[[ClientId], int]:
-        """samples(client): a client's number of training samples, as it tells it."""
+        """samples(client): a client's number of training samples, as it reports it."""
         own, unit = self.learner.samples, self._samples_unit
         return own if unit == 1 else lambda client: rounded_up(own(client), unit)
 
     @cached_property
     def steps_per_epoch(self) -> Callable[[ClientId], int]:
-        """steps_per_epoch(client): those of that number; else what a learner without a batch size says."""
+        """steps_per_epoch(client): those of `samples(client)` samples, else the learner's own number."""
         batch_size: int | None = getattr(self.learner, "batch_size", None)
         if self._samples_unit == 1 or batch_size is None:
             return self.learner.steps_per_epoch
@@ -78,7 +78,7 @@ class SimulatedRun:
 
     @cached_property
     def described(self) -> dict[str, Any]:
-        """What a directory records of clients, data and training, by the names of its entries."""
+        """Entries about clients, data and training in the record of a run."""
         learner, told = self.learner, {"world": describe_world(self.world)}
         if not isinstance(learner, TorchLearner):
             return told | {"learner": None}

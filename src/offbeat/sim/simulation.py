@@ -1,4 +1,4 @@
-"""One simulated run: virtual clock, event queue, and the engine between them.
+"""A simulated run: virtual clock, event queue, and the engine between them.
 
 The loop takes the next event from the queue. If it is an arrival, the loop waits for its training. Then it
 applies the event (`core.engine`) and carries the commands out. Nothing waits for real time.
@@ -38,18 +38,19 @@ from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.task import SimulatedTask
 
 _NEVER = float("inf")
-_OF_A_TASK = (Arrived, WantsModel, Ready, Lost)  # the most frequent kind first
+# The most frequent kind comes first.
+_OF_A_TASK = (Arrived, WantsModel, Ready, Lost)
 _TRAINED = (Ready, Arrived)
 
 
 class Recorder(Protocol):
-    """Where a simulation writes what happens."""
+    """Writer of a simulation's rows and evaluations."""
 
     def row(self, row: Row) -> None:
         """Write a journal row."""
 
     def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
-        """Write an evaluation, with what the clients have found."""
+        """Write an evaluation, with the clients' metrics."""
 
 
 class Simulation:
@@ -72,7 +73,8 @@ class Simulation:
         self.now = 0.0
         self.stop_reason: str | None = None
         self.tasks: dict[TaskId, SimulatedTask] = {}
-        self._last_due = False  # an evaluation, as the run was stopped from outside
+        # A run that is stopped from outside is evaluated once more.
+        self._last_due = False
         self._measurements = 0
         self._population, self._learner = run.population, run.learner
         self._run = run
@@ -83,7 +85,7 @@ class Simulation:
         self._recorder = recorder
 
     def connect(self, backend: Backend, recorder: Recorder) -> None:
-        """From here on train with this backend and write to this recorder."""
+        """Train with this backend and write to this recorder from here on."""
         self._backend, self._recorder = backend, recorder
         self.engine.record, self.engine.tensors = recorder.row, backend.tensors
 
@@ -141,7 +143,7 @@ class Simulation:
     # ---- events ----
 
     def _is_true(self, time: float, event: Event) -> bool:
-        """Whether what was scheduled is still to happen: tasks change, timers are cancelled."""
+        """Whether a scheduled event is still to happen: tasks change, timers are cancelled."""
         if isinstance(event, _OF_A_TASK):
             task = self.tasks.get(event.task)
             return task is not None and task.due is not None and task.due[1] is event
@@ -208,7 +210,7 @@ class Simulation:
         return Ready(event.client, event.task, event.steps, metrics)
 
     def _lost(self, task: TaskId) -> None:
-        """Free what a task holds that ends without an update: here no client brings one back."""
+        """Free a task that ends without an update: in a simulation no client brings one back."""
         del self.tasks[task]
         self.engine.lose(task)
         self._backend.cancel(task)
@@ -221,7 +223,7 @@ class Simulation:
         self._go_on(task)
 
     def _go_on(self, task: SimulatedTask) -> None:
-        """Queue what happens next to a task; once its end is known, it can be trained."""
+        """Queue a task's next event; once its end is known, it can be trained."""
         time, event = task.next()
         # This refuses NaN too, which is not below anything.
         if not time < _NEVER:
@@ -241,7 +243,8 @@ class Simulation:
         An update that is held is trained once it may be sent: many are discarded. But its length or the
         client's new state may be needed before, or all the same.
         """
-        event = task.due[1] if task.due else None  # None means that it is held
+        # A task whose update is held has no due event.
+        event = task.due[1] if task.due else None
         if task.command.hold and self._trains_all:
             return event is None or isinstance(event, _TRAINED)
         return isinstance(event, Arrived)
@@ -260,7 +263,7 @@ class Simulation:
             self._go_on(task)
 
     def _measure(self, command: Measure) -> None:
-        """What the channel is like now: a draw of its own for each measurement."""
+        """Measure the channel: each measurement has a draw of its own."""
         measured = self._population.measure(command.clients, self._measurements, command.seconds)
         self._measurements += 1
         self._queue.push(self.now, Measured(*measured))
@@ -284,7 +287,7 @@ class Simulation:
     # ---- clients ----
 
     def _join_all(self) -> None:
-        """All clients are there: one call and one journal row, however many they are."""
+        """Have all clients join: one call and one journal row, whatever their number."""
         run, clients = self._run, range(self._learner.clients)
         samples = [run.samples(client) for client in clients]
         epochs = [run.steps_per_epoch(client) for client in clients]

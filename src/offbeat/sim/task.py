@@ -11,7 +11,7 @@ from offbeat.world.population import TaskOutcome
 
 
 class SimulatedTask(Struct, gc=False):
-    """One task under way.
+    """A task in training.
 
     It downloads the model, does its steps, pausing for the fresh model after `ask_after` of them, and
     uploads: at once, or, if its update is to be held, when it is told to (`upload`). `steps` falls when it
@@ -45,12 +45,12 @@ class SimulatedTask(Struct, gc=False):
         return end, event
 
     def answer(self, fresh: MergePoint | None) -> None:
-        """The request is answered; the client has waited for the model, or to hear that there is none."""
+        """Answer the request. The client has waited for the model, or for the message that none is newer."""
         self.fresh = fresh
         self.pause = self.outcome.latency + (self.outcome.down if fresh else self.outcome.latency)
 
     def recall(self, now: float, epoch: int) -> bool:
-        """Told to at `now`, it reports at the next end of an epoch of so many steps; is that earlier?"""
+        """Recall the client at `now`, to the next end of an epoch; returns whether the task ends earlier."""
         heard = now + self.outcome.latency
         begun = self.started + self.outcome.down + (self.pause or 0.0)
         epochs = ceil((heard - begun) / (self.outcome.per_step * epoch) - 1e-9)
@@ -62,12 +62,12 @@ class SimulatedTask(Struct, gc=False):
         return True
 
     def local(self, seed: int) -> LocalTask:
-        """What the client trains."""
+        """The local task of the client."""
         c = self.command
         return LocalTask(c.task, c.client, c.base, self.steps, seed, c.lr_factor, self.fresh)
 
     def _done(self, steps: int) -> float:
-        """When so many steps are done."""
+        """The time at which `steps` steps are done."""
         pause = (self.pause or 0.0) if steps > self.command.ask_after else 0.0
         return self.started + self.outcome.down + pause + steps * self.outcome.per_step
 

@@ -61,7 +61,7 @@ def check_algorithm(
 
 
 def _refused(error: AlgorithmError) -> str:
-    """What the engine refused, which names the task or the client, and the time at which it did."""
+    """The engine's refusal, which names the task or the client, and its time."""
     times = [
         frame.f_locals["now"]
         for frame, _ in walk_tb(error.__traceback__)

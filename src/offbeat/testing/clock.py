@@ -1,4 +1,4 @@
-"""A clock for tests of what waits: time passes only when the test says so."""
+"""A clock for tests of code that waits: time passes only when the test advances it."""
 
 import asyncio
 

@@ -57,7 +57,7 @@ class AuditedTask:
 
 
 Invariant = Callable[["JournalAudit"], None]
-"""A rule of one's own, checked after each event with its commands; it calls `JournalAudit.fail`."""
+"""A user's rule, checked after each event with its commands; it calls `JournalAudit.fail`."""
 
 
 def check_journal(rows: Sequence[Row], invariant: Invariant | None = None) -> "JournalAudit":
@@ -99,7 +99,7 @@ def moments(rows: Sequence[Row]) -> Iterator[tuple[Row, list[Row]]]:
 
 
 class JournalAudit:
-    """What an auditor knows at one moment of a run; an invariant may read every attribute.
+    """An auditor's state at one moment of a run; an invariant may read every attribute.
 
     Attributes:
         time: Of the last event, in seconds.
@@ -134,9 +134,9 @@ class JournalAudit:
         self.measuring: list[int] | None = None
         self.epoch = self.released = 0
         self.summed: set[int] = set()
-        self._row: Row | None = None  # the one at hand
+        self._row: Row | None = None  # the present row
         self._rows = 0
-        self._asked: int | None = None  # the task whose request for a model is the event at hand
+        self._asked: int | None = None  # the task whose request for a model is the present event
 
     def moment(self, event: Row, commands: Sequence[Row]) -> None:
         """Audit an event and the commands it led to."""
@@ -151,7 +151,7 @@ class JournalAudit:
             self.fail(rule, what, task)
 
     def fail(self, rule: str, what: str, task: int | None = None) -> NoReturn:
-        """Raise the error of the row at hand, or of `task`.
+        """Raise the error of the present row, or of `task`.
 
         Args:
             rule: The rule's name.
@@ -409,12 +409,8 @@ _EVENTS = {
     "committee": JournalAudit._committee, "releasing": JournalAudit._releasing,
     "released": JournalAudit._released,
 }  # fmt: skip
-_VERSIONED = (
-    "skipped",
-    "rolled_back",
-    "releasing",
-    "released",
-)  # events whose row has the version that they are about
+# Rows of these events have the version that they are about.
+_VERSIONED = ("skipped", "rolled_back", "releasing", "released")
 _COMMANDS = {
     "train": JournalAudit._train, "send": JournalAudit._send, "recall": JournalAudit._recall,
     "aggregate": JournalAudit._aggregate, "measure": JournalAudit._measure, "upload": JournalAudit._upload,

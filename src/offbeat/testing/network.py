@@ -108,7 +108,8 @@ class _Channel:
             if faults.cut and faults.rng.random() < faults.cut:
                 faults.cuts += 1
                 if faults.rng.random() < 0.5:
-                    self._out.put_nowait(message)  # it arrives, but its sender cannot know
+                    # The message arrives, but its sender cannot know.
+                    self._out.put_nowait(message)
                 break
             self._out.put_nowait(message)
             if (
@@ -164,7 +165,7 @@ class MemoryNetwork:
         await on_channel(channel)
 
     def connect(self, site: str) -> Callable[[], Awaitable[ClientChannel]]:
-        """What opens a channel in the name of `site`; it raises `ChannelClosedError` if nobody listens."""
+        """A function that opens a channel as `site`; it raises `ChannelClosedError` without a listener."""
 
         async def connect() -> ClientChannel:
             if self.on_channel is None:

@@ -13,7 +13,8 @@ from offbeat.world.world import World
 
 T = TypeVar("T")
 
-_FEW_SYMBOLS = Channel(3000)  # too few for whole updates of a small model
+# Too few symbols for whole updates of a small model.
+_FEW_SYMBOLS = Channel(3000)
 
 CALM = World(seconds_per_step=[1.0, 1.5, 2.0, 3.0, 7.0], channel=_FEW_SYMBOLS)
 """Five clients that are always there; their speeds are constant, differ, and give ties."""
@@ -29,7 +30,8 @@ HARD = World(
 )
 """Five clients with random speeds, transfers, dropout and absences; two leave for good."""
 
-_TIES = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0]  # dyadic: their sums are exact
+# Sums of these dyadic numbers are exact.
+_TIES = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0]
 _LAWS = [
     laws.Constant(1.0), laws.Normal(1.0), laws.Exponential(1.0), laws.Uniform(0.5, 2.0),
     laws.Ratio(0.25, 20.0), laws.MeanRatio(2.0, 20.0), laws.Pareto(0.5), laws.LogNormal(1.0), laws.Zipf(0.5),
@@ -80,7 +82,7 @@ def random_worlds(count: int, seed: int = 0, clients: tuple[int, int] = (1, 5)) 
 
 
 def make_world(choose: Choices, clients: tuple[int, int] = (1, 5)) -> World:
-    """A world of what `choose` chooses: speeds with ties or by a law, a network, dropout, absences."""
+    """A world with choices of `choose`: speeds with ties or by a law, a network, dropout, absences."""
     count = choose.integer(*clients)
     kind = choose.one_of(["law", "number", "list"])
     return World(

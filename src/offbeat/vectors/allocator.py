@@ -82,7 +82,7 @@ def resident() -> int:
 
 @cache
 def _glibc(name: str, *arguments: type) -> Callable[..., object]:
-    """A function of the C library that returns an int; a no-op where there is none of this name."""
+    """A function of the C library that returns an int; a no-op where the library lacks it."""
     try:
         function = getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

@@ -12,7 +12,8 @@ from torch import Tensor
 from offbeat.vectors.chunked import CHUNK, for_each_chunk, map_chunks
 from offbeat.vectors.pool import POOL
 
-_ZERO = torch.tensor(-0.0)  # what any number may be added to without a change, 0.0 and −0.0 too
+# Adding −0.0 changes no number, neither 0.0 nor −0.0.
+_ZERO = torch.tensor(-0.0)
 
 
 def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float], out: Tensor | None = None) -> Tensor:
@@ -81,7 +82,7 @@ def head(vector: Tensor, count: int) -> Tensor:
 
 
 def chunks(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The vectors in chunks that fit in a cache, for what is carried from chunk to chunk."""
+    """The vectors in chunks that fit in a cache, for sums that are carried from chunk to chunk."""
     for i in range(0, vectors[0].numel(), CHUNK):
         yield tuple(vector[i : i + CHUNK] for vector in vectors)
 
@@ -99,7 +100,8 @@ class RunningWindow:
         columns: names of further tensors with a number for each x_k.
     """
 
-    RESUM: ClassVar[int] = 1000  # arrivals after which the sum is made anew, which ends its rounding errors
+    # After this number of arrivals the sum is formed anew, which removes its rounding errors.
+    RESUM: ClassVar[int] = 1000
 
     def __init__(
         self, memory: MutableMapping[str, Tensor], size: int, like: Tensor, columns: str = ""
@@ -108,7 +110,8 @@ class RunningWindow:
             memory.update({name: torch.zeros_like(like) for name in (*(f"x{k}" for k in range(size)), "sum")})
             memory.update({name: torch.zeros(size, dtype=torch.float64) for name in f"c{columns}"})
             memory["arrivals"] = torch.zeros((), dtype=torch.int64)
-        else:  # what is written to is a copy: the tensors stay as they were
+        else:
+            # Only copies are written to: the given tensors stay as they are.
             changed = ("sum", "arrivals", *f"c{columns}")
             memory.update({name: POOL.like(memory[name]).copy_(memory[name]) for name in changed})
         self._memory, self._size, self._columns = memory, size, columns
@@ -119,7 +122,8 @@ class RunningWindow:
 
         Without a start Δ itself is kept: never write to it.
         """
-        memory, c = self._memory, self.weights.numpy()  # an array's numbers are reached several times faster
+        # Single numbers of a NumPy array are read several times faster than those of a tensor.
+        memory, c = self._memory, self.weights.numpy()
         self.arrivals = int(memory["arrivals"].item()) + 1
         memory["arrivals"].fill_(self.arrivals)
         k = self.arrivals % self._size

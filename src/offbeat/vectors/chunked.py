@@ -9,8 +9,8 @@ from torch import Tensor
 
 from offbeat.vectors.pool import POOL
 
-CHUNK = 2**16  # elements: what several operations need of them fits in a cache
-LONG = 2**20  # elements, from which on threads do not cost; what they gain is a matter of the memory
+CHUNK = 2**16  # elements; those of several vectors fit in a cache
+LONG = 2**20  # elements; threads do not slow down longer vectors
 
 
 def map_chunks(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
@@ -52,7 +52,8 @@ def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:
         share(0)
         return
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(share, range(threads)))  # raises what a thread has raised
+        # Listing the results raises the error of a thread.
+        list(pool.map(share, range(threads)))
 
 
 def _cores() -> int:

@@ -26,11 +26,12 @@ class VectorPool:
         self._spare: deque[Tensor] = deque(maxlen=SPARE)
 
     def vector(self, size: int, dtype: torch.dtype) -> Tensor:
-        """A vector of `size` values on the CPU, which nobody else has."""
+        """A vector of `size` values on the CPU that nothing else uses."""
         if not LEAST <= size * dtype.itemsize <= MOST:
             return torch.empty(size, dtype=dtype)
         base = self._taken(size, dtype)
-        view = base.numpy()  # a new array on every call: it is gone when no tensor uses it any more
+        # Each call makes a new array, which is freed with the last tensor that uses it.
+        view = base.numpy()
         weakref.finalize(view, self._freed, base).atexit = False
         return torch.from_numpy(view)
 
@@ -45,7 +46,8 @@ class VectorPool:
         for _ in range(len(self._spare)):
             try:
                 spare = self._spare.popleft()
-            except IndexError:  # a thread was faster
+            except IndexError:
+                # Another thread was faster.
                 break
             if len(spare) == size and spare.dtype == dtype:
                 return spare
@@ -53,7 +55,7 @@ class VectorPool:
         return torch.empty(size, dtype=dtype)
 
     def _freed(self, base: Tensor) -> None:
-        """Keep a vector's memory, and let go what was spare for longest where that is too much."""
+        """Keep a vector's memory, and free the oldest spare vectors beyond the limit."""
         spare_bytes = base.nbytes + sum(spare.nbytes for spare in tuple(self._spare))
         while spare_bytes > SPARE_BYTES:
             try:
@@ -64,4 +66,4 @@ class VectorPool:
 
 
 POOL = VectorPool()
-"""Those of this process: what one part of it has freed, another uses."""
+"""The pool of this process: memory that one part of it has freed, another uses."""

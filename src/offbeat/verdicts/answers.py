@@ -1,4 +1,4 @@
-"""What the pairs of a claim answer to each question that a claim can ask: average, every, most, some."""
+"""Answers of a claim's pairs to each question that a claim can ask: average, every, most, some."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from offbeat.verdicts.pair_counts import PairsAhead, at_least, each_pair, pairs_
 
 Quantifier = Literal["average", "every", "most", "some"]
 QUANTIFIERS: tuple[Quantifier, ...] = ("average", "every", "most", "some")
-"""Of which pairs a claim speaks: of their mean, of each, of more than half, of at least one."""
+"""The pairs about which a claim is: their mean, each, more than half, at least one."""
 
 
 @dataclass(frozen=True)
 class LookAnswers:
-    """What the seeds up to a look answer.
+    """Answers of the seeds up to a look.
 
     Attributes:
         pairs: The pairs, with these seeds.
@@ -75,7 +75,7 @@ class LookAnswers:
         return max(1.0 if one is None else one.equal(self.matters) for one in alone)
 
     def detectable(self, question: Quantifier) -> float | None:
-        """The effect that this look would have found in four of five cases, at the level spent on it.
+        """The effect that this look would find in four of five cases, at the level spent on it.
 
         It is that on average; of "every" the largest of a pair, of "some" the smallest. None where it is not
         known.

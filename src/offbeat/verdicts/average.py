@@ -14,8 +14,9 @@ from typing import NamedTuple
 LEAST_SEEDS = 3
 """Fewest seeds with which two arms are compared."""
 POWER = 0.8
-"""Probability with which an effect of the size that is called detectable is found."""
-_ROUNDING = 1e-9  # what is nearer to 0 has no variance
+"""Probability of finding an effect of the size that is called detectable."""
+# A standard deviation nearer to 0 is rounding.
+_ROUNDING = 1e-9
 
 
 class Sides(NamedTuple):
@@ -35,7 +36,7 @@ class Sides(NamedTuple):
 
 
 NOTHING = Sides(1.0, 1.0)
-"""What runs say that cannot be tested."""
+"""The p-values where nothing can be tested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ class Average:
         return self.mean - half, self.mean + half
 
     def detectable(self, level: float) -> float | None:
-        """The effect that a two-sided test at a level would have found with a probability of `POWER`."""
+        """The effect that a two-sided test at a level would find with a probability of `POWER`."""
         if not self.error:
             return None
         from scipy.special import nctdtrinc, stdtrit
@@ -149,7 +150,7 @@ def column_correlation(claims: Sequence[Sequence[PairSample]]) -> float:
 
 
 def _residuals(pairs: Sequence[PairSample], neither: float) -> dict[Hashable, dict[int, float]]:
-    """By block and seed, what the seed's residuals contribute to the mean over all pairs."""
+    """By block and seed, the seed's contribution to the mean over all pairs."""
     samples = [(pair.block, values) for pair in pairs if (values := pair.values(neither))]
     found: defaultdict[Hashable, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
     for block, values in samples:
@@ -161,6 +162,7 @@ def _residuals(pairs: Sequence[PairSample], neither: float) -> dict[Hashable, di
 
 def _student(freedom: float, t: float) -> float:
     """Student's distribution function."""
-    from scipy.special import stdtr  # takes a quarter of a second to import
+    # The import takes a quarter of a second.
+    from scipy.special import stdtr
 
     return float(stdtr(freedom, t))

@@ -22,7 +22,7 @@ SHARE_THAT_MATTERS = 0.005
 """Least difference of a share that matters: half a point."""
 
 Answers = Mapping[Hashable, tuple[LookAnswers, ...]]
-"""What each look of each distinct claim answers."""
+"""Answers of each look of each distinct claim."""
 Verdicts = Mapping[tuple[Hashable, Quantifier], Verdict]
 """The verdict on each question of each distinct claim."""
 
@@ -63,7 +63,7 @@ class SampledClaim:
         return bool(self.looks) and any(len(pair.advantages) >= LEAST_SEEDS for pair in self.pairs)
 
     def samples(self, seeds: int) -> list[PairSample]:
-        """Its pairs with the seeds of a look."""
+        """The claim's pairs with the seeds of a look."""
         used = range(self.planned.start, self.planned.start + seeds)
         return [PairSample(p.block, {s: v for s, v in p.advantages.items() if s in used}) for p in self.pairs]
 
@@ -83,7 +83,7 @@ def complete_seeds(first: int, pairs: Sequence[frozenset[int]]) -> int:
 
 
 def answer_claims(claims: Sequence[SampledClaim]) -> Answers:
-    """What each look of each distinct claim answers.
+    """Answers of each look of each distinct claim.
 
     Args:
         claims: All claims; those of one source share the correlation of its columns at a look.

@@ -30,7 +30,7 @@ def next_look(planned: int, seeds: int) -> int | None:
 
 
 def spent(level: float) -> float:
-    """What a p-value of a look is multiplied by, so that it is compared with `LEVEL`."""
+    """The factor of a look's p-value, so that the product is compared with `LEVEL`."""
     return LEVEL / level
 
 

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from offbeat.verdicts.average import Average, PairSample, Sides, average
 
 Array = NDArray[np.float64]
-_POINTS, _TAIL = 400, 14.0  # of the distribution of the mean over pairs, in logits of probability
-_NOISE = 1e-24  # variance below which there is none
+# Number of points, and the last one, of the distribution of the mean over pairs, in logits of probability.
+_POINTS, _TAIL = 400, 14.0
+# A smaller variance counts as none, and keeps divisions finite.
+_NOISE = 1e-24
 
 
 def each_pair(pairs: Sequence[PairSample], neither: float) -> list[Average | None]:
@@ -27,7 +29,7 @@ def each_pair(pairs: Sequence[PairSample], neither: float) -> list[Average | Non
 
 
 def at_least(pairs: Sequence[Sides], number: int) -> Sides:
-    """Test that at least so many of several pairs are ahead: the partial conjunction of Benjamini and Heller.
+    """Test that at least `number` pairs are ahead: the partial conjunction of Benjamini and Heller.
 
     All pairs (number = K) is the intersection-union test, and one pair (number = 1) is Holm's first step: of
     "every pair is ahead" the side `behind` says that a pair is firmly reversed.

@@ -8,7 +8,7 @@ from offbeat.verdicts.multiplicity import LEVEL
 
 
 class Verdict(StrEnum):
-    """What the runs say of a claim."""
+    """The runs' verdict on a claim."""
 
     HELD = "held"
     NOT_HELD = "not held"

@@ -191,7 +191,8 @@ class Radio:
             raise UsageError(f"client {client} in iteration {iteration}: both count from 0")
         fading = self._channel.fading
         self._check_listed("fading.gains", fading.gains if isinstance(fading, Trace) else None, client)
-        rng = self._streams.at(Purpose.CHANNEL, client, iteration + 1)  # 0 is drawn once per client
+        # Iteration 0 of the stream is the draw that is made once per client.
+        rng = self._streams.at(Purpose.CHANNEL, client, iteration + 1)
         h2 = fading.gain(client, iteration, rng)
         if fading.shadowing is not None and fading.shadowing.per == "draw":
             h2 *= fading.shadowing.draw(rng)

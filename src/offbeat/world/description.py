@@ -1,4 +1,4 @@
-"""A world as plain values: what a run's record says of it."""
+"""A world as plain values, for the record of a run."""
 
 import json
 from hashlib import sha256
@@ -11,7 +11,8 @@ from offbeat.named import name_of
 from offbeat.world.world import World
 
 _WORLD: TypeAdapter[World] = TypeAdapter(World)
-_LONGEST = 100  # values of a list that is recorded as it is
+# Longer lists are recorded as a digest.
+_LONGEST = 100
 
 
 def describe_world(world: World) -> dict[str, Any]:

@@ -23,11 +23,16 @@ from offbeat.world.world import World
 
 Speeds = Literal["jitter", "tasks"]
 Floats = NDArray[np.float64]
-_FREE = 1e18  # bits per second of a link that takes no time beside others that do
-_LEAST = 1e-9  # seconds per step of a client whose tasks took no time
-_ENOUGH = 8  # equations, before anything but p is looked for
-_PENALTY = 10.0  # L or T is above 0 if it makes the journal e^5 times as likely: at random in 1 of 500 fits
-_UNKNOWNS = ((), (1,), (2,), (1, 2))  # which of L and T are above 0; of equally good ones the first is taken
+# bit/s of a link that takes no time, where other links take some.
+_FREE = 1e18
+# Seconds per step of a client whose tasks took no time.
+_LEAST = 1e-9
+# With fewer equations, only p is estimated.
+_ENOUGH = 8
+# L or T is above 0 if it makes the journal e^5 times as likely. By chance, 1 of 500 fits has that.
+_PENALTY = 10.0
+# Which of L and T are above 0. Of equally good ones the first is taken.
+_UNKNOWNS = ((), (1,), (2,), (1, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +100,7 @@ class _History:
 
 @dataclass(slots=True)
 class _FittedTask:
-    """A task under way: from when, and after how many steps and what messages, the next equation counts."""
+    """A task in training: the time, steps and messages from which its next equation counts."""
 
     client: int
     since: float
@@ -187,7 +192,8 @@ def _follow(row: Row, t: float, history: _History, tasks: dict[int, _FittedTask]
     elif row.name == "lost":
         history.lost += 1
     task = tasks.get(row.task)
-    if task is None:  # its client was away in between: the time does not determine its speed
+    if task is None:
+        # The client was away since its task began, so the time does not determine its speed.
         return
     steps = (row.steps or 0) - task.done
     carries = row.name == "arrived"
@@ -195,7 +201,8 @@ def _follow(row: Row, t: float, history: _History, tasks: dict[int, _FittedTask]
         latency, transfer = task.latency + 1, task.transfer + carries
         history.equations.append(_Equation(steps, latency, transfer, t - task.since, row.task))
     match row.name:
-        case "wants_model":  # the answer is a short message, unless a model is sent
+        case "wants_model":
+            # The answer is a short message, unless a model is sent.
             tasks[row.task] = _FittedTask(row.client, t, row.steps or 0, transfer=0)
         case "send":
             task.transfer = 1
@@ -218,7 +225,8 @@ def _solve(
     a, b = table[:, :3], table[:, 3]
     trained = a[:, 0] > 0
     scale = np.where(trained, a[:, 0], np.median(a[trained, 0]) if trained.any() else 1.0)
-    a, b = a / scale[:, None], b / scale  # a task's deviation grows with its steps
+    # The deviation of a task's time grows with its steps.
+    a, b = a / scale[:, None], b / scale
     best: tuple[float, Floats] | None = None
     for extra in _UNKNOWNS:
         if 2 in extra and not separable:
@@ -230,7 +238,8 @@ def _solve(
         score = len(b) * np.log(error) + _PENALTY * len(extra)
         if best is None or score < best[0] - 1e-9:
             best = score, unknowns
-    assert best is not None  # p alone always solves them
+    # The equations always have a solution with p alone.
+    assert best is not None
     p, latency, transfer = max(float(best[1][0]), _LEAST), float(best[1][1]), float(best[1][2])
     own = _by_task(table[trained, 4], table[trained, 0], b[trained] - a[trained, 1:] @ best[1][1:])
     free = max(1, len(own) - int(np.count_nonzero(best[1])))

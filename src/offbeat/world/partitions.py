@@ -35,8 +35,10 @@ __all__ = [
 if TYPE_CHECKING:
     from offbeat.data import FederatedData
 
-_DRAWS = 1000  # whole partitions drawn before giving up on a minimum size
-_COVER_DRAWS = 100_000  # class assignments drawn before giving up on covering every class
+# A minimum size is given up after this number of partitions.
+_DRAWS = 1000
+# Covering every class is given up after this number of assignments of classes.
+_COVER_DRAWS = 100_000
 
 _DROP_EMPTY = (
     "; or leave empty clients out, by min_size = 0 and drop_empty = True (in a recipe data.drop_empty)"
@@ -97,7 +99,8 @@ class _DrawnByClass(ABC):
 
     kind: str
     min_size: int
-    advice: ClassVar[str]  # where too many draws failed
+    # Added to the error after too many draws.
+    advice: ClassVar[str]
 
     def split(
         self, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
@@ -105,7 +108,8 @@ class _DrawnByClass(ABC):
         """See the module's docstring."""
         _check(labels, clients, self.kind, self.min_size, _DROP_EMPTY)
         sizes = np.unique(labels, return_counts=True)[1].astype(np.int64)
-        for _ in range(_DRAWS):  # only counts are drawn again, never indices: a thousand failures stay cheap
+        # Only counts are drawn again, never indices, so a thousand failures stay cheap.
+        for _ in range(_DRAWS):
             counts = self._counts(sizes, clients, rng)
             own = counts.sum(axis=1)
             if own.min() >= self.min_size:
@@ -256,7 +260,8 @@ class LabelDirichlet(_DrawnByClass):
     def _counts(self, sizes: Indices, clients: int, rng: np.random.Generator) -> Indices:
         shares = rng.dirichlet(np.full(clients, self.alpha), size=len(sizes)).T
         ends = _floor(np.cumsum(shares, axis=0) * sizes)
-        ends[-1] = sizes  # the shares may add up to a little less than 1
+        # By rounding, the shares may sum to a little less than 1.
+        ends[-1] = sizes
         return np.diff(np.minimum(ends, sizes), axis=0, prepend=0)
 
 

@@ -183,7 +183,7 @@ class Population:
         return float(own[min(number, len(own) - 1)] if isinstance(own, list) else own)
 
     def _vary(self, client: int, number: int, known: _Client, seconds: float) -> float:
-        """Re-draw the client's speed where the world says so, and jitter this task's."""
+        """Re-draw the client's speed where the world asks for it, and jitter this task's."""
         world, law = self._world, self._law
         rng = self._streams.at(Purpose.JITTER, client, number)
         if law is not None and (world.per_task or (world.change and rng.random() < world.change)):

@@ -42,7 +42,8 @@ class _Column(NamedTuple):
 
 
 _NUMBERS = {
-    "seconds_per_step": _Column(None, Positive),  # no cell may be blank for a whole client
+    # A client needs a value in at least one row.
+    "seconds_per_step": _Column(None, Positive),
     "jitter": _Column(None, Share, 0.0),
     "up": _Column("network", Positive),
     "down": _Column("network", Positive),

@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -19,6 +18,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
 from offbeat.testing import check_replay, check_run
+from tests.digits import equal_digits
 from tests.options import example
 from tests.sampling import mostly_thorough
 
@@ -169,7 +169,7 @@ def test_what_python_gives_wrongly_is_refused():
 
 @pytest.mark.parametrize("buffers", ["mean", "follow", "local", "recompute"])
 def test_floating_buffers_must_not_go_past_it(buffers: Any) -> None:
-    data = ob.federate(ob.load("digits", samples=40, test_samples=10), None, np.array_split(np.arange(40), 4))
+    data = equal_digits(4, samples=40, test_samples=10)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.BatchNorm1d(10))
     algorithm = ob.compose(ob.fedbuff(4, steps=1), clip=1.0, buffers=buffers)
     run = lambda: ob.simulate(algorithm, WORLD, ob.TorchLearner(net, data), until=ob.Until(tasks=8))  # noqa: E731

@@ -23,7 +23,7 @@ from offbeat.net.client.task import TaskCancelledError, TrainingContext, Trainin
 from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
 from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.server.server_learner import server_learner
-from tests.conformance.test_same_everywhere import OPTIONS
+from tests.conformance.settings import OPTIONS
 from tests.net.support import run_spec
 
 CLIENT, SEED = 3, 5

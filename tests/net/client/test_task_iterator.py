@@ -34,16 +34,14 @@ from offbeat.net.transport import OnChannel
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.conformance.test_same_everywhere import OPTIONS
+from tests.conformance.settings import OPTIONS
 from tests.net.support import (
     LIMITS,
     Shares,
-    hurry,
     run_spec,
     serve,
     shares_of_digits,
     terms_of,
-    torch_left_alone,
 )
 from tests.sampling import thorough
 
@@ -56,10 +54,9 @@ def net() -> nn.Module:
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
+def no_thread_left(here: None) -> Iterator[None]:
+    """The thread of the network has ended with its test."""
+    yield
     assert not [thread for thread in threads() if thread.name == "offbeat-network"]
 
 

@@ -390,18 +390,18 @@ def test_nobody_there():
     asyncio.run(story())
 
 
-def attack(chance: random.Random) -> list[bytes]:
+def attack(rng: random.Random) -> list[bytes]:
     """Frames that break the rules, or that are cut off in the middle."""
     claims = pb.Envelope(
         update_submission=pb.UpdateSubmission(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)]
     )
     body = framed(UpdateSubmission(1, 1, torch.zeros(300_000), INTEGERS))
-    flipped = bytearray(chance.choice(body))
-    flipped[chance.randrange(60)] ^= 1 << chance.randrange(8)
-    return chance.choice(
+    flipped = bytearray(rng.choice(body))
+    flipped[rng.randrange(60)] ^= 1 << rng.randrange(8)
+    return rng.choice(
         [
-            [chance.randbytes(chance.randrange(500))],
-            [HELLO, chance.randbytes(chance.randrange(500))],
+            [rng.randbytes(rng.randrange(500))],
+            [HELLO, rng.randbytes(rng.randrange(500))],
             [HELLO, pb.Frame(envelopes=[claims]).SerializeToString()],
             [HELLO, *[pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()] * 5],
             [HELLO, HELLO],
@@ -419,11 +419,11 @@ def attack(chance: random.Random) -> list[bytes]:
 def test_many_attacks_leave_an_honest_site_and_the_memory_alone(attacks: int):
     resident = pytest.importorskip("psutil").Process().memory_info
 
-    async def strike(address: str, chance: random.Random) -> None:
-        who = (("offbeat-site", f"evil-{chance.randrange(5)}"),)
+    async def strike(address: str, rng: random.Random) -> None:
+        who = (("offbeat-site", f"evil-{rng.randrange(5)}"),)
         async with raw(address, who) as call:
-            await write(call, *attack(chance))
-            if chance.random() < 0.8:
+            await write(call, *attack(rng))
+            if rng.random() < 0.8:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await call.code()
@@ -439,7 +439,7 @@ def test_many_attacks_leave_an_honest_site_and_the_memory_alone(attacks: int):
                     link.send(UpdateAck(message.task, True))
 
     async def story() -> int:
-        chance, limits = random.Random(5), Limits(layout=Layout.flat(300_000), drain=1.0)
+        rng, limits = random.Random(5), Limits(layout=Layout.flat(300_000), drain=1.0)
         async with server(limits=limits, on_channel=on_channel) as at:
 
             async def held() -> int:  # once nothing of an attack is under way, however busy the machine is
@@ -450,7 +450,7 @@ def test_many_attacks_leave_an_honest_site_and_the_memory_alone(attacks: int):
             async with site(at.address, "honest") as link:
                 grown = 0
                 for number in range(attacks):
-                    await strike(at.address, chance)
+                    await strike(at.address, rng)
                     if number == 20:
                         grown = -await held()
                     if number % 10 == 0:

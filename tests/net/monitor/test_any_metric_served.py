@@ -1,7 +1,7 @@
 """A served run with metrics other than accuracy: it ends at one, and its page, status and numbers show it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.net.server.server_learner import server_learner
 from offbeat.testing.network import MemoryNetwork
 from tests.net.browser import CHROMIUM, browse
-from tests.net.support import Shares, hurry, serve, shares_of_digits, terms_of, torch_left_alone
+from tests.net.support import Shares, serve, terms_of
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 UNTIL = ob.Until(tasks=60, metric="auroc", reaches=0.9)
@@ -25,7 +25,7 @@ SITES = 2
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def server_with_auroc(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server evaluates the AUROC."""
 
     def with_auroc(*arguments: Any) -> ob.TorchLearner:
@@ -35,14 +35,6 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return learner
 
     monkeypatch.setattr("tests.net.support.server_learner", with_auroc)
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
-
-
-@pytest.fixture(scope="module")
-def digits() -> Shares:
-    return shares_of_digits(SITES, samples=400, test_samples=200)
 
 
 def served(digits: Shares, directory: Path, until: ob.Until, started: Any = None) -> str | None:

@@ -7,9 +7,7 @@ import pytest
 import offbeat as ob
 from offbeat.net.server.collapse import CollapseDetector
 from tests.sampling import thorough
-from tests.sim.test_learning import OPTIONS, learner, net
-
-__all__ = ["learner"]
+from tests.sim.three_classes import OPTIONS, net
 
 
 def judged(*losses: float | None, accuracies: tuple[float, ...] | None = None) -> list[bool | str]:

@@ -7,9 +7,7 @@ import pytest
 import offbeat as ob
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from tests.sampling import thorough
-from tests.sim.test_learning import OPTIONS, learner, net
-
-__all__ = ["learner"]
+from tests.sim.three_classes import OPTIONS, net
 
 
 def judged(*losses: float | None) -> list[bool | str]:

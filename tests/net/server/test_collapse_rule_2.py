@@ -10,9 +10,7 @@ from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.durable_store import collapse_of
 from tests.sampling import thorough
-from tests.sim.test_learning import OPTIONS, learner, net
-
-__all__ = ["learner"]
+from tests.sim.three_classes import OPTIONS, net
 
 
 def judged(*losses: float | None, accuracies: tuple[float, ...] | None = None) -> list[bool | str]:

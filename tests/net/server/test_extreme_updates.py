@@ -19,7 +19,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.validation import INTEGERS_PER_STEP, LARGEST_LR, LARGEST_METRIC, SMALLEST_LR
-from tests.conformance.test_same_everywhere import OPTIONS
+from tests.conformance.settings import OPTIONS
 from tests.net.support import coordinator_from, terms_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -49,13 +49,13 @@ class Sites:
         model = Model.empty(LAYOUT)
         model.values.zero_()
         model.integers.zero_()
-        self.chance, self.now = Random(seed), 0.0
+        self.rng, self.now = Random(seed), 0.0
         self.ranges = algorithm.objective.metric_ranges
         self.tasks: dict[str, TaskAssignment] = {}
         self.server = coordinator_from(algorithm, model, terms, RunInfo("run", {}, classes=2), seed=seed)
         for k in range(count):
-            samples = self.chance.choice((1, 10, 2**40))
-            epoch = min(samples, self.chance.choice((1, 2)))
+            samples = self.rng.choice((1, 10, 2**40))
+            epoch = min(samples, self.rng.choice((1, 2)))
             self.server.receive(0.0, f"site-{k}", Register(samples, epoch, (0, 0)))
             self.listen()
 
@@ -68,37 +68,37 @@ class Sites:
 
     def something(self) -> None:
         """Time passes, and one of them asks, fails, or sends an update."""
-        self.now += self.chance.choice((0.0, 1e-9, 1.0, 20.0))
+        self.now += self.rng.choice((0.0, 1e-9, 1.0, 20.0))
         self.server.tick(self.now)
         self.listen()
         if not self.tasks:
             return
-        name = self.chance.choice(sorted(self.tasks))
+        name = self.rng.choice(sorted(self.tasks))
         task = self.tasks[name]
-        if task.ask_after and self.chance.random() < 0.5:
+        if task.ask_after and self.rng.random() < 0.5:
             self.server.receive(self.now, name, ModelRequest(task.task, task.ask_after))
-        elif self.chance.random() < 0.05:
+        elif self.rng.random() < 0.05:
             self.server.receive(self.now, name, TaskFailed(task.task, "made up"))
         else:
             self.server.receive(self.now, name, self.update(self.tasks.pop(name)))
         self.listen()
 
     def update(self, task: TaskAssignment) -> UpdateSubmission:
-        steps = self.chance.choice((1, task.steps))
+        steps = self.rng.choice((1, task.steps))
         measured = {
-            name: self.chance.choice(self.ranges.get(name, NUMBERS))
+            name: self.rng.choice(self.ranges.get(name, NUMBERS))
             for name in METRICS
-            if self.chance.random() < 0.8
+            if self.rng.random() < 0.8
         }
-        integers = task.model.integers + steps * self.chance.choice(WHOLE)
+        integers = task.model.integers + steps * self.rng.choice(WHOLE)
         shared = self.vector(task.model.layout.shared)
         return UpdateSubmission(
             task.task, steps, self.vector(LAYOUT.values), integers, measured,
-            self.chance.choice(RATES), shared if len(shared) and self.chance.random() < 0.8 else None,
+            self.rng.choice(RATES), shared if len(shared) and self.rng.random() < 0.8 else None,
         )  # fmt: skip
 
     def vector(self, size: int) -> torch.Tensor:
-        return torch.tensor([self.chance.choice(VALUES) for _ in range(size)], dtype=torch.float32)
+        return torch.tensor([self.rng.choice(VALUES) for _ in range(size)], dtype=torch.float32)
 
 
 @pytest.mark.parametrize("name", [name for name in ob.ALGORITHMS if name != "wireless"])  # no radio

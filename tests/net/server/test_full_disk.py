@@ -6,7 +6,6 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -16,6 +15,7 @@ from offbeat.core.errors import RunError
 from offbeat.core.journal import Row
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
+from tests.digits import equal_digits
 from tests.ended import ended_files
 from tests.net.replay_player import Play, coordinator_of, rows_of
 
@@ -26,8 +26,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @pytest.fixture(scope="module")
 def learner() -> ob.TorchLearner:
-    source = ob.load("digits", samples=80, test_samples=10)
-    data = ob.federate(source, None, np.array_split(np.arange(80), 4))
+    data = equal_digits(4, samples=80, test_samples=10)
     module = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10))  # noqa: E731
     return ob.TorchLearner(module, data, ob.Training(lr=0.1, batch_size=20))
 

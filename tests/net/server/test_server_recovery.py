@@ -28,7 +28,7 @@ from offbeat.net.server.durable_store import DurableStore, damaged_updates
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.large_updates import UPDATES
 from offbeat.sim.replay import replay
-from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
+from tests.conformance.settings import OPTIONS, SEED, SPEEDS
 from tests.ended import ended_files
 from tests.net.replay_player import Play, coordinator_of, rows_of
 from tests.sampling import examples

@@ -185,30 +185,30 @@ def test_a_frame_with_more_than_it_may_have_is_refused():
 # ---- anything at all ----
 
 
-def noise(chance: random.Random) -> bytes:
+def noise(rng: random.Random) -> bytes:
     """Random bytes, half of them beginning as a frame does."""
-    start = chance.choice([b"", b"\x0a", b"\x12", b"\x0a\x04", b"\x12\x80\x80\x40\x09"])
-    return start + chance.randbytes(chance.randrange(200))
+    start = rng.choice([b"", b"\x0a", b"\x12", b"\x0a\x04", b"\x12\x80\x80\x40\x09"])
+    return start + rng.randbytes(rng.randrange(200))
 
 
-def flipped(chance: random.Random) -> bytes:
+def flipped(rng: random.Random) -> bytes:
     """A valid frame with a few bits turned over."""
-    frame = bytearray(chance.choice(VALID))
-    for _ in range(chance.randrange(1, 6)):
-        at = chance.randrange(min(len(frame), 120)) if chance.random() < 0.8 else chance.randrange(len(frame))
-        frame[at] ^= 1 << chance.randrange(8)
+    frame = bytearray(rng.choice(VALID))
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(min(len(frame), 120)) if rng.random() < 0.8 else rng.randrange(len(frame))
+        frame[at] ^= 1 << rng.randrange(8)
     return bytes(frame)
 
 
-def cut(chance: random.Random) -> bytes:
+def cut(rng: random.Random) -> bytes:
     """A valid frame that ends too early, or has another's end."""
-    one, other = chance.choice(VALID), chance.choice(VALID)
-    return one[: chance.randrange(min(len(one), 300))] + chance.choice([b"", other[-50:]])
+    one, other = rng.choice(VALID), rng.choice(VALID)
+    return one[: rng.randrange(min(len(one), 300))] + rng.choice([b"", other[-50:]])
 
 
-def shuffled(chance: random.Random) -> bytes:
+def shuffled(rng: random.Random) -> bytes:
     """A valid frame at a time when it is not to be sent."""
-    return chance.choice(VALID)
+    return rng.choice(VALID)
 
 
 SMALL = Layout((*Layout.flat(40_000).entries, Entry("n", (), "int64", "integer")))
@@ -224,12 +224,12 @@ VALID = [
 
 @pytest.mark.parametrize("make", [noise, flipped, cut, shuffled])
 def test_five_thousand_hostile_frames_of_a_kind_are_taken_or_refused(make: Callable[[random.Random], bytes]):
-    chance = random.Random(make.__name__)
+    rng = random.Random(make.__name__)
     ends: Counter[str] = Counter()
     longest, receiver = 0, greeted(Limits(layout=SMALL))
     for _ in range(5000):
         try:
-            receiver.feed(make(chance))
+            receiver.feed(make(rng))
             ends["taken"] += 1
         except ProtocolError as violation:
             longest = max(longest, len(str(violation)))

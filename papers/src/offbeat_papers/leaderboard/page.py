@@ -30,7 +30,7 @@ FOLDER = "papers/src/offbeat_papers/leaderboard"
 
 
 def everywhere(boards: Mapping[str, ItemRows]) -> dict[str, ItemRows]:
-    """Those that have every label of the plan."""
+    """The boards that have every label of the plan."""
     labels = set(read_board()["options"])
     return {data: rows for data, rows in boards.items() if set(rows.study.labels) == labels}
 
@@ -51,7 +51,7 @@ def ranks_by(boards: Mapping[str, ItemRows], by: str) -> list[Rank]:
 
 
 def has_enough_seeds(boards: Mapping[str, ItemRows]) -> bool:
-    """Whether each world that is ranked has so many runs that the page says who leads."""
+    """Whether each ranked world has enough runs for the page to name a leader."""
     blocks = blocks_of(boards, shared_labels(boards), "time")
     return min((len(values) for values in blocks.values()), default=0) >= LEAST_SEEDS
 
@@ -174,7 +174,7 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
 
 
 def _costs(boards: Mapping[str, ItemRows], labels: Sequence[str]) -> Grid:
-    """By label: how probably it is faster than FedAvg, its failures, and what a run costs."""
+    """By label: its probability of being faster than FedAvg, its failures, and the cost of a run."""
     ahead = improvement(labels, blocks_of(boards, labels, "time"), BASE)
     lines = []
     for label in labels:
@@ -207,7 +207,7 @@ def _percent(found: Interval | None) -> str:
 
 
 def _own(board: Mapping[str, Any], boards: Mapping[str, ItemRows]) -> Iterator[str]:
-    """How a method of one's own gets onto the page, and what is run of it."""
+    """How a user's own method gets onto the page, and the runs that it needs."""
     names, seeds = list(everywhere(boards)), board["recipe"]["seeds"]
     best = max((plan.get("best", 0) for plan in board["data"].values()), default=0)
     yield (

@@ -84,7 +84,7 @@ def _about(plan: Document) -> str:
 
 
 def _options(trial: Trial) -> str:
-    """What was chosen, in words."""
+    """The chosen options, in words."""
     texts = [f"{key.rpartition('.')[2]} {value}" for key, value in trial.options.items()]
     return ", ".join(texts) or "as set"
 

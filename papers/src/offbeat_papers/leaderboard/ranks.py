@@ -24,7 +24,7 @@ from offbeat_papers.interval import Interval
 from offbeat_papers.rows import Cost
 
 Blocks = Mapping[tuple[str, str], Sequence[Sequence[float]]]
-"""By data set and world: for each seed the value of each label, of which less is better."""
+"""By data set and world: for each seed the value of each label; less is better."""
 Values = NDArray[np.float64]
 """[seeds, labels] of one world."""
 
@@ -107,13 +107,14 @@ def improvement(labels: Sequence[str], blocks: Blocks, over: str) -> dict[str, I
 
 
 def _behind(worlds: Sequence[Values], first: int, correlation: float) -> list[bool]:
-    """Which labels are behind the first one; where nothing varies nothing is tested."""
+    """Whether each label is behind the first one; where nothing varies nothing is tested."""
     count = worlds[0].shape[1]
     gaps = [world - world[:, [first]] for world in worlds]
     found = [average(_samples(gaps, k), correlation) for k in range(count)]
     others = [k for k in range(count) if k != first]
     p_values = [1.0 if each is None else each.sides().two_sided for each in (found[k] for k in others)]
-    adjusted = dict(zip(others, false_discovery(p_values), strict=True))  # the first has the least mean
+    # The first label has the least mean, so each of the others can only be behind it.
+    adjusted = dict(zip(others, false_discovery(p_values), strict=True))
     return [k != first and adjusted[k] <= LEVEL for k in range(count)]
 
 

@@ -42,7 +42,7 @@ Document = dict[str, Any]
 
 @cache
 def read_board(path: Path = PLANS / "board.yaml") -> Document:
-    """The leaderboard's plan, read once: nobody changes it."""
+    """The leaderboard's plan, read once. It must not be changed."""
     found: Document = parse_yaml(path.read_text(encoding="utf-8"), str(path))
     return found
 

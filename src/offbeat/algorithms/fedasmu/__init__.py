@@ -78,7 +78,7 @@ TIMER = "trigger"
 
 @plain
 class Triggering:
-    """Is the next trigger set? It is not while nobody is there."""
+    """Whether the next trigger is set. It is not while no client is present."""
 
     set: bool = False
 
@@ -104,7 +104,7 @@ class Periodic(Schedule):
         return 1
 
     def initial(self) -> Triggering:
-        """No trigger yet."""
+        """No trigger is set yet."""
         return Triggering()
 
     def on(self, event: Event, state: Triggering, view: View) -> Iterator[Command]:

@@ -167,5 +167,6 @@ def _mean_gradient_along(direction: Tensor, update: Update, d: int) -> float:
         along += beta * float(torch.dot(head(update.fresh.values, d), direction))
         along -= beta * float(torch.dot(head(update.base.values, d), direction))
         steps -= beta * update.task.ask_after
-    weight = update.lr * steps  # of what a client says: above 0, if it is true
+    # A client reports both numbers; from a true report the weight is above 0.
+    weight = update.lr * steps
     return along / weight if weight > 0 else 0.0

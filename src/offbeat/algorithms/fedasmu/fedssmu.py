@@ -32,7 +32,7 @@ __all__ = ["MixedRounds", "fedssmu"]
 
 @dataclass
 class MixedRound:
-    """The number of the round at hand, from 1, and who has not answered yet."""
+    """The number of the current round, from 1, and the clients that have not answered yet."""
 
     number: int = 0
     expected: set[ClientId] = field(default_factory=set)
@@ -52,7 +52,7 @@ class MixedRounds(Schedule):
         return 1
 
     def initial(self) -> MixedRound:
-        """No round yet."""
+        """No round has begun."""
         return MixedRound()
 
     def on(self, event: Event, state: MixedRound, view: View) -> Iterator[Command]:

@@ -62,7 +62,7 @@ class FreshMerge(ObjectiveWrapper):
 
     @property
     def metric_ranges(self) -> Mapping[str, tuple[float, float]]:
-        """β is in [0, 1]; a reward beyond ±10⁶ would end what the selector of all clients has learned."""
+        """β is in [0, 1]; a reward beyond ±10⁶ would spoil the selector of all clients."""
         return {**self.inner.metric_ranges, "beta": (0.0, 1.0), "reward": (-1e6, 1e6)}
 
     def begin(self, run: LocalRun) -> None:
@@ -105,5 +105,5 @@ class FreshMerge(ObjectiveWrapper):
         self.inner.adjust(run)
 
     def end(self, run: LocalRun) -> Metrics:
-        """What the merge did, if there was one, besides the objective's own metrics."""
+        """Metrics of the merge, if there was one, and of the objective inside."""
         return {**run.scratch.get("merged", {}), **self.inner.end(run)}

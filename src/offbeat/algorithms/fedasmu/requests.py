@@ -37,8 +37,9 @@ AskEvery = Annotated[
     int | None, Field(ge=1, description="local steps between possible requests; None means an epoch")
 ]
 ACTIONS = (0, 1, -1)
-_WAVES = (1, 2, 3, 4)  # where in its task an epoch is: cos(π k l / L)
-_MOST = 1e30  # of a reward; sums and products of these are finite, also in float32
+_WAVES = (1, 2, 3, 4)  # k in cos(π k l / L), the position of epoch l in its task
+# Sums and products of rewards within this limit stay finite, also in float32.
+_MOST = 1e30
 
 
 @checked_dataclass
@@ -63,7 +64,7 @@ class FixedTiming:
 
 @dataclass
 class Experience:
-    """What the selector has learned: the shared model θ, REINFORCE's baseline b, and each client's table H.
+    """The selector's state: the shared model θ, REINFORCE's baseline b, and each client's table H.
 
     `last` has a client's l* before its present one (0: it was its first task), its action and its l*.
     `first` has the number of epochs L of a client's first task until its reward is known.
@@ -98,7 +99,8 @@ class LearnedTiming:
         """A model that finds all epochs equally good: its last layer is zero, the rest is fixed and small."""
         h = self.hidden
         width = len(_WAVES) + h + 1
-        grid = torch.arange(4.0 * h * width).sin_().reshape(4 * h, width).mul_(h**-0.5)  # spread, not random
+        # The values of a sine are spread like random ones, but always the same.
+        grid = torch.arange(4.0 * h * width).sin_().reshape(4 * h, width).mul_(h**-0.5)
         shapes = {"input": grid[:, : len(_WAVES)], "recurrent": grid[:, -h - 1 : -1], "bias": grid[:, -1]}
         theta = {name: tensor.clone().requires_grad_() for name, tensor in shapes.items()}
         return Experience({**theta, "out": torch.zeros(h + 1, requires_grad=True)})
@@ -112,7 +114,8 @@ class LearnedTiming:
             state.first[client] = epochs
             state.last[client] = 0, 0, ask
             return ask
-        state.first.pop(client, None)  # its first task may have come to nothing
+        # If the client's first task was lost, its choice is never learned from.
+        state.first.pop(client, None)
         before = min(state.last[client][2], epochs - 1)
         values = state.table.setdefault(client, {})
         found = [values.get((before, a), 0.0) for a in ACTIONS]
@@ -123,7 +126,7 @@ class LearnedTiming:
         return ask
 
     def learn(self, client: ClientId, reward: float, state: Experience) -> None:
-        """The client's last l* has had this reward, which is what the client says: at most 1e30 counts."""
+        """Learn from the reward of the client's last l*. A client reports it, so at most 1e30 counts."""
         reward = min(max(reward, -_MOST), _MOST)
         before, action, ask = state.last[client]
         if before == 0:
@@ -138,7 +141,8 @@ class LearnedTiming:
         """θ += η_RL Σ_l ∇ log P(s_l | s_<l) (R − b)."""
         state.baseline = (1 - self.memory) * state.baseline + self.memory * reward
         if epochs < 3:
-            return  # there was no choice
+            # With fewer than 3 epochs there was only one choice.
+            return
         parameters = list(state.theta.values())
         log_p = next(islice(log_probabilities(state.theta, epochs), ask - 1, None))
         gradients = torch.autograd.grad(log_p, parameters)
@@ -223,7 +227,7 @@ class RequestFreshModel(ScheduleWrapper):
         return RequestState(self.inner.initial(), self.selector.initial())
 
     def on(self, event: Event, state: RequestState, view: View) -> Iterator[Command]:
-        """Add requests to the wrapped schedule's tasks, answer them, and learn from what came of them."""
+        """Add requests to the wrapped schedule's tasks, answer them, and learn from their rewards."""
         match event:
             case Arrived():
                 self._learn(event, state)
@@ -258,7 +262,8 @@ class RequestFreshModel(ScheduleWrapper):
         after = state.after.pop(event.task, None)
         reward = event.metrics.get("reward")
         if after is None or reward is None or event.steps <= after or not isfinite(reward):
-            return  # nothing was merged, or its training has diverged
+            # No model was merged, or the training has diverged.
+            return
         self.selector.learn(event.client, reward, state.selector)
 
 

@@ -1,1 +1,1 @@
-"""Privacy around any algorithm: its updates are pooled into releases, and what cannot be is refused."""
+"""Privacy around any algorithm: its updates are pooled into releases, and other algorithms are refused."""

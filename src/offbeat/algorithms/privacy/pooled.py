@@ -80,7 +80,7 @@ class Pooled(ScheduleWrapper):
         return Pools(self.inner.initial())
 
     def on(self, event: Event, state: Pools, view: View) -> Iterator[Command]:
-        """The schedule's commands; what it aggregates is pooled, and released when it may be."""
+        """The schedule's commands. Updates to aggregate are pooled, and released when that is allowed."""
         if isinstance(event, Begin):
             state.full = self._full_weight(view)
         for command in self.inner.on(event, state.inner, view):
@@ -102,7 +102,7 @@ class Pooled(ScheduleWrapper):
         )
 
     def _pool(self, command: Aggregate, state: Pools, view: View) -> Iterator[Command]:
-        """Pool what the schedule inside aggregates, then release all that may be."""
+        """Pool the updates that the schedule inside aggregates, then release as many as allowed."""
         assert state.full is not None
         tasks = [view.task(task) for task in command.tasks]
         importances = self.sums.importances(tasks, state.full, command.note)
@@ -112,13 +112,14 @@ class Pooled(ScheduleWrapper):
             pool.append(PooledUpdate(task.id, task.client, weight, command.note, command.server_step))
         released = yield from self._release(command, pool, state.full, view)
         yield from self._keep_newest(pool)
-        if not released:  # without the dropped ones, none that is left may have too much of the weight
+        if not released:
+            # Without the dropped updates, none of the others may have too much of the weight.
             yield from self._release(command, pool, state.full, view)
 
     def _release(
         self, command: Aggregate, pool: list[PooledUpdate], full: FullWeight, view: View
     ) -> Generator[Command, None, bool]:
-        """Release what may be; whether anything was."""
+        """Release as many updates as allowed; returns whether any were released."""
         released = False
         while (batch := self._choose(pool)) and not (released and len(batch) < self.largest_aggregation):
             released = True
@@ -138,7 +139,7 @@ class Pooled(ScheduleWrapper):
         return released
 
     def _keep_newest(self, pool: list[PooledUpdate]) -> Iterator[Command]:
-        """Drop what waits of a client beside its newest update, the one of its last task."""
+        """Drop a client's pooled updates except its newest, that of its last task."""
         newest = {own.client: own for own in sorted(pool, key=lambda own: own.task)}
         for own in list(pool):
             if own is not newest[own.client]:
@@ -155,7 +156,8 @@ class Pooled(ScheduleWrapper):
         batch = candidates[:most]
         while len(batch) >= least and not self._balanced(batch):
             if len(batch) < most:
-                return []  # one more may balance it
+                # One more update may balance the batch.
+                return []
             candidates.remove(max(batch, key=lambda pooled: pooled.weight))
             batch = candidates[:most]
         return sorted(batch, key=lambda pooled: pooled.task) if len(batch) >= least else []
@@ -166,7 +168,7 @@ class Pooled(ScheduleWrapper):
         return self.privacy.secure is None or max(weights) <= self.privacy.dominance * sum(weights)
 
     def _drop(self, state: Pools) -> Iterator[Command]:
-        """Drop what is pooled, at the end of the run."""
+        """Drop the pooled updates, at the end of the run."""
         reason = f"the run ended before {self.privacy.fewest} updates were together"
         for pool in state.waiting.values():
             for own in pool:

@@ -1,4 +1,4 @@
-"""Algorithms with privacy: what is refused, and the schedule whose updates are pooled."""
+"""Algorithms with privacy: which are refused, and the schedule whose updates are pooled."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -39,7 +39,7 @@ def without_privacy(algorithm: Algorithm) -> Algorithm:
 
 
 def complete_privacy(privacy: Privacy, algorithm: Algorithm, clients: int) -> Privacy:
-    """The options with what follows from the algorithm and the number of clients.
+    """The options, completed from the algorithm and the number of clients.
 
     Raises:
         UsageError: The algorithm or its options cannot be used with privacy.
@@ -96,7 +96,7 @@ def check_buffers(algorithm: Algorithm, layout: Layout) -> None:
 
 
 def check_client_metrics(privacy: Privacy, until: Until, every: Every) -> None:
-    """Raises `UsageError` where, with noise, what clients find ends the run or chooses a model."""
+    """Raises `UsageError` where, with noise, metrics of clients end the run or choose a model."""
     if privacy.noise is None:
         return
     kept = {} if every.keep_best is None else {every.keep_best: f"evaluate.keep_best = {every.keep_best!r}"}
@@ -113,7 +113,8 @@ def is_sum(aggregator: Aggregator) -> bool:
 @cache
 def sum_only() -> tuple[str, ...]:
     """Names of the published algorithms that can be used with privacy as they are, or with other options."""
-    from offbeat.algorithms import ALGORITHMS  # made of all modules of the package, this one included
+    # The registry is made of all modules of the package, this one included, so it cannot be imported above.
+    from offbeat.algorithms import ALGORITHMS
 
     return tuple(name for name, factory in ALGORITHMS.items() if _accepted(factory()))
 

@@ -60,7 +60,7 @@ class Buckets(Aggregator):
         return self
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
-        """Fill the buckets; the step is the sum of what is taken whenever none is empty."""
+        """Fill the buckets; the step is the sum of the combined means, taken whenever no bucket is empty."""
         step = torch.zeros_like(model.values)
         counts = memory["counts"] = memory.get("counts", torch.zeros(self.buckets, dtype=torch.int64)).clone()
         for update in sorted(updates, key=lambda u: u.task.id):

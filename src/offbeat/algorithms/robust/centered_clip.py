@@ -37,7 +37,7 @@ class CenteredClip(Rule):
     provides = frozenset({Feature.BOUNDED})
 
     def combine(self, x: Sequence[Tensor], s: Sequence[float], layout: Layout, memory: Tensors) -> Tensor:
-        """The new centre's weights, found without the vectors; then one weighted sum of them."""
+        """The new centre: weights computed without the vectors, then one weighted sum of them."""
         centre = from_memory(memory, "v", x[0])
         weights = torch.tensor([*s, 1.0], dtype=torch.float64)
         products = gram(parameters([*x, centre], layout)) * weights[:, None] * weights
@@ -60,6 +60,7 @@ def centre_weights(products: Tensor, k: int, tau: float, iterations: int) -> Ten
     c = torch.zeros(len(products), dtype=torch.float64)
     c[-1] = 1.0
     for _ in range(iterations):
-        share = (tau / distances_to(products, c)[:-1]).clamp_(max=1.0) / k  # τ/0 is infinite, and 1 then
+        # An update at the centre has the distance 0; τ/0 is infinite and is clamped to 1.
+        share = (tau / distances_to(products, c)[:-1]).clamp_(max=1.0) / k
         c = torch.cat([share + c[:-1] * (1 - share.sum()), (c[-1] * (1 - share.sum()))[None]])
     return c

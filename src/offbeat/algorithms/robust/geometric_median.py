@@ -33,7 +33,7 @@ class GeometricMedian(WeighingRule):
         return 3
 
     def coefficients(self, products: Tensor) -> Tensor:
-        """Weiszfeld's weights, found without the vectors."""
+        """Weiszfeld's weights, computed without the vectors."""
         return weiszfeld(products)
 
 

@@ -1,4 +1,4 @@
-"""What rules have in common that compare updates with the server's own, on trusted data.
+"""Base of the rules that compare updates with the server's own, on trusted data.
 
 The server trains from the model of every so many versions (see `core.root`), which takes a driver with root
 data. A rule keeps some of the updates, and its result is their mean; zeros where it keeps none. So any number
@@ -42,11 +42,11 @@ class RootRule(WeighingRule, Protocol):
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """What is kept has a norm that Δ_s bounds."""
+        """Updates whose norm Δ_s bounds."""
         return frozenset({Feature.BOUNDED})
 
     def factors(self, squares: Tensor, along: Tensor, root: float) -> Tensor:
-        """What each update is multiplied by, float64 [k]; 0 drops it.
+        """Factor of each update, float64 [k]; 0 drops it.
 
         Args:
             squares: ‖x_i‖².

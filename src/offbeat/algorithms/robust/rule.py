@@ -1,4 +1,4 @@
-"""What robust rules have in common: x_i = s(τ_i) Δ_i in the order of tasks, fallback, scale of the step."""
+"""Base of the robust rules: x_i = s(τ_i) Δ_i in the order of tasks, fallback, scale of the step."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
@@ -129,5 +129,5 @@ class WeighingRule(Rule, Protocol):
 
 
 def parameters(x: Sequence[Tensor], layout: Layout) -> list[Tensor]:
-    """The parameters of each vector, without floating buffers: what norms and distances are of."""
+    """The parameters of each vector, without floating buffers: norms and distances are of parameters."""
     return [head(x_i, layout.parameters) for x_i in x]

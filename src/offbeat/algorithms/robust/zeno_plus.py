@@ -32,7 +32,9 @@ class ZenoPlus(RootRule):
 
     def factors(self, squares: Tensor, along: Tensor, root: float) -> Tensor:
         """‖Δ_s‖/‖x_i‖ for those that point where Δ_s does."""
-        to_root = (root / squares).sqrt()  # infinite for an update of zeros, whose product is not a number
+        # The factor is infinite for an update of zeros; its product is then not a number and is not kept.
+        to_root = (root / squares).sqrt()
         kept = along * to_root - self.rho * root >= -self.epsilon * root
-        usable = to_root <= torch.finfo(torch.float32).max  # beyond it for an update of next to nothing
+        # The factor of an update near zero can go past float32.
+        usable = to_root <= torch.finfo(torch.float32).max
         return torch.where(kept & usable, to_root, 0.0)

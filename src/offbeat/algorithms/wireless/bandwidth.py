@@ -1,4 +1,4 @@
-"""What schedules on a shared radio have in common: equal bits for all, and a diminishing learning rate.
+"""Helpers of schedules on a shared radio: equal bits for all, and a diminishing learning rate.
 
 Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless
 Networks, 2023, Eq. 9. With n symbols for all, C_k bits per symbol on device k's channel and n_k symbols
@@ -46,7 +46,8 @@ def equal_bits(symbols: float, capacities: Sequence[float]) -> tuple[float, list
                 f"capacities[{k}] = {capacity} bits per symbol is not allowed: a device that is to send "
                 "needs a channel of more than 0; do not schedule it"
             )
-    worst = float(min(capacities))  # C_k in units of it: 1 / C_k stays finite
+    # In units of the worst C_k, 1 / C_k stays finite.
+    worst = float(min(capacities))
     total = fsum(worst / capacity for capacity in capacities)
     bits = symbols / total * worst  # n / Σ_j 1/C_j
     return bits, [symbols / total * (worst / float(c)) for c in capacities]  # n_k = bits / C_k

@@ -52,7 +52,7 @@ TICK = "iteration"
 
 @dataclass
 class Iterations(Round):
-    """What the server remembers.
+    """The server's state.
 
     `t` is the number of the iteration, from 1; `since` s_k by client, `times` how often a client was
     scheduled and `last` when, `ready` the length ‖u_k‖ of the update each ready client holds, where it tells.
@@ -89,7 +89,7 @@ class RadioIterations(Schedule):
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """A channel, and what the policy goes by."""
+        """A channel, and the features that the policy needs."""
         own = {Feature.LABELS: self.policy.needs_labels, Feature.NORMS: self.policy.needs_norms}
         return frozenset({Feature.RADIO, *(feature for feature, needed in own.items() if needed)})
 
@@ -99,11 +99,11 @@ class RadioIterations(Schedule):
         return self.scheduled
 
     def initial(self) -> Iterations:
-        """Nobody is ready."""
+        """No device is ready."""
         return Iterations()
 
     def on(self, event: Event, state: Iterations, view: View) -> Iterator[Command]:
-        """Keep count of who is ready, and take an iteration from its tick to the new model."""
+        """Count the ready clients, and take an iteration from its tick to the new model."""
         match event:
             case Begin():
                 yield from self._train(view.fleet.idle(), state, view)
@@ -130,7 +130,7 @@ class RadioIterations(Schedule):
         yield from self._go_on(event, state, view)
 
     def _go_on(self, event: Event, state: Iterations, view: View) -> Iterator[Command]:
-        """Close an iteration whose updates are all here; start one that waits for nobody else."""
+        """Close an iteration whose updates have all arrived; start one if no further device is waited for."""
         if state.under_way and not state.expected and state.freed:
             yield from self._close(state, view)
         if self.period is not None:
@@ -153,7 +153,8 @@ class RadioIterations(Schedule):
         candidates = [
             Candidate(k, capacity[k], norm, view.fleet.labels(k), self._unscheduled(k, state))
             for k, norm in sorted(state.ready.items())
-            if capacity.get(k, 0.0) > 0  # through a channel of none nothing can be sent
+            # Nothing can be sent through a channel without capacity.
+            if capacity.get(k, 0.0) > 0
         ]
         rng = view.rng(Purpose.SCHEDULE)
         chosen, bits = [], 0.0
@@ -161,7 +162,8 @@ class RadioIterations(Schedule):
             chosen = self.policy.choose(candidates, self.scheduled, rng, len(view.fleet))
             bits, _ = equal_bits(event.symbols, [capacity[k] for k in chosen])
         state.freed, state.expected = sorted(state.ready), set(chosen)
-        state.under_way = bool(state.freed)  # else they have all left
+        # If none is freed, all devices have left.
+        state.under_way = bool(state.freed)
         state.ready.clear()
         for k in state.freed:
             if k in state.expected:
@@ -187,7 +189,7 @@ class RadioIterations(Schedule):
 
     def _train(self, clients: Sequence[ClientId], state: Iterations, view: View) -> Iterator[Command]:
         for k in clients:
-            state.since[k] = state.t + 1  # s_k: it holds θ(t + 1)
+            state.since[k] = state.t + 1  # s_k: the device holds θ(t + 1)
             command = replace(train(k, self.programme, view), hold=True)
             yield with_decayed_lr(command, self.halving, view.now)
 
@@ -207,7 +209,8 @@ class AgeWeighted(SumOnly):
         ages = updates[0].note.get("ages") or [u.task.staleness for u in updates]
         power = AgeWeight(self.gamma)
         weights = [u.task.samples * power(a) for u, a in zip(updates, ages, strict=True)]
-        if not any(weights):  # too small for numbers: it is the differences of the ages that count
+        if not any(weights):
+            # The powers are too small for floating point. Only the differences of the ages count.
             weights = [u.task.samples * power(a - min(ages)) for u, a in zip(updates, ages, strict=True)]
         return toward_models(updates, shares(weights), model)
 

@@ -24,8 +24,10 @@ import numpy.typing as npt
 
 from offbeat.core.streams import Purpose, stream
 
-EXACT = 20_000  # subsets that are all looked at
-STARTS = 30  # random subsets from which swaps start
+# Up to this number of subsets, the search looks at all of them.
+EXACT = 20_000
+# Swaps start from this number of random subsets.
+STARTS = 30
 
 Vectors = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -39,7 +41,7 @@ def label_variance(labels: Sequence[Sequence[int]]) -> float:
 
 
 def least_variance(labels: Sequence[Sequence[int]], count: int) -> list[int]:
-    """Which `count` devices (all, if there are no more) have the least Ω, as sorted indices into `labels`.
+    """The `count` devices (all, if there are no more) with the least Ω, as sorted indices into `labels`.
 
     `labels` has the b_k of each device. Where several subsets have the least, an exact search takes the one
     that comes first in the order of indices.
@@ -67,7 +69,7 @@ def _all(v: Vectors, count: int) -> Indices:
     if small == count:
         best: Indices = subsets[_squares(sums).argmin()]
         return best
-    # the last of the least: in the order of what is in it is the first
+    # Subsets of the devices left out come in reverse order of those inside, so the last minimum is taken.
     left_out: Indices = subsets[::-1][_squares(v.sum(axis=0) - sums)[::-1].argmin()]
     return np.delete(np.arange(n), left_out)
 
@@ -76,7 +78,8 @@ def _search(v: Vectors, count: int) -> Indices:
     """The least of the local minima that the starts lead to."""
     n = len(v)
     gram = v @ v.T
-    rng = stream(0, Purpose.SCHEDULE, n, count)  # always the same
+    # The key is fixed, so the starts are always the same.
+    rng = stream(0, Purpose.SCHEDULE, n, count)
     starts = [_grown(v, gram, count)]
     starts += [np.isin(np.arange(n), rng.permutation(n)[:count]) for _ in range(STARTS)]
     found = [_swapped(v, gram, start) for start in starts]
@@ -106,7 +109,8 @@ def _swapped(v: Vectors, gram: Vectors, start: Members) -> Members:
         change = (own[i] - 2 * along[i])[:, None] + (own[o] + 2 * along[o]) - 2 * gram[np.ix_(i, o)]
         out, into = divmod(int(change.argmin()), len(o))
         after = s - v[i[out]] + v[o[into]]
-        if _squares(after) >= _squares(s):  # each swap must really lower it, so this ends
+        if _squares(after) >= _squares(s):
+            # Each swap must lower the variance, so the loop ends.
             return inside
         inside[i[out]], inside[o[into]] = False, True
         s = after

@@ -23,7 +23,7 @@ from offbeat.core.validation import checked_dataclass
 
 @checked_dataclass
 class UploadSlots:
-    """What an upload gets: the radio for `slot` seconds.
+    """An upload gets the radio for `slot` seconds.
 
     The learning rate halves in the first `halving` seconds (see `with_decayed_lr`); None means that it stays.
     """
@@ -38,7 +38,7 @@ class UploadSlots:
 
 @dataclass
 class OnAir:
-    """The wrapped schedule's state, and who waits for a measurement."""
+    """The wrapped schedule's state, and the clients that wait for a measurement."""
 
     inner: Any
     waiting: list[ClientId] = field(default_factory=list)
@@ -54,11 +54,11 @@ class OverRadio(ScheduleWrapper):
     own_requires = frozenset({Feature.RADIO})
 
     def initial(self) -> OnAir:
-        """Nobody waits."""
+        """No client waits."""
         return OnAir(self.inner.initial())
 
     def on(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
-        """Measure the channel of who is ready, let it upload; everything else is the schedule's."""
+        """Measure the channel of ready clients and let them upload; pass everything else to the schedule."""
         match event:
             case Ready():
                 state.waiting.append(event.client)

@@ -1,4 +1,4 @@
-"""Which of the devices that are ready may send: the five policies of the wireless paper, Section V-C.
+"""The five policies that choose which ready devices may send (wireless paper, Section V-C).
 
 Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless
 Networks, 2023. At a tick the candidates are 𝒦(t), the devices that are ready; a policy chooses up to R of
@@ -24,7 +24,7 @@ from offbeat.core.validation import checked_dataclass
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What a policy may know of a device that is ready.
+    """A ready device, as a policy sees it.
 
     `capacity` is C_k(t) in bits per symbol, `norm` is ‖u_k(t)‖₂ of its update, `labels` is b_k, its numbers
     of training samples of each label, `unscheduled` is c_k(t), the count of past iterations without it.
@@ -41,7 +41,7 @@ Devices = list[Candidate]
 
 
 class _ChecksCandidates(Protocol):
-    """What the policies share: the checks, the pool, and the count of iterations without a device."""
+    """Base of the policies: the checks, the pool, and the count of iterations without a device."""
 
     needs_labels: ClassVar[bool] = False
     needs_norms: ClassVar[bool] = False
@@ -62,7 +62,7 @@ class _ChecksCandidates(Protocol):
         """
         ready = sorted(candidates, key=lambda c: c.client)
         self._check(ready, count, population)
-        best = _highest(ready, max(1, population // 2), lambda c: c.capacity)  # the min(0.5N, |𝒦|)
+        best = _highest(ready, max(1, population // 2), lambda c: c.capacity)  # min(0.5N, |𝒦|)
         chosen = self._choose(ready, best, min(count, len(ready)), rng)
         return sorted(c.client for c in chosen)
 

@@ -1,1 +1,1 @@
-"""Privacy: its options, sums of rounded updates, noise, what clients have spent, and what is refused."""
+"""Privacy: its options, sums of rounded updates, noise, the clients' spending, and refusals."""

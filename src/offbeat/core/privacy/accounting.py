@@ -1,4 +1,4 @@
-"""What a client has spent: Gaussian differential privacy, over its actual releases and weights.
+"""Privacy spent by a client: Gaussian differential privacy, over its actual releases and weights.
 
 A client whose update has weight α = c̃ Y/σ in a release spends α² of μ²; with noise in b bands
 μ = ‖C_b α‖, where C_b has the coefficients f_0 = 1, f_k = f_{k−1} (1 − 1/(2k)) below its diagonal. So the
@@ -14,7 +14,7 @@ import torch
 
 _LARGEST = 1e4  # μ
 _STEPS = 200
-_ROWS = 2000  # of C_b⁻¹: later ones add nothing that is seen, for up to 64 bands
+_ROWS = 2000  # rows of C_b⁻¹; for up to 64 bands, later ones change no digit
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -48,7 +48,8 @@ def strict_epsilon_of(mu: float, delta: float) -> float:
         return a * mu * mu / 2 - log(a * delta) / (a - 1) + log1p(-1 / a)
 
     low, high = log(1e-6), log(1e8)
-    for _ in range(_STEPS):  # it falls, then rises
+    # The bound falls, then rises.
+    for _ in range(_STEPS):
         third = (high - low) / 3
         if bound(low + third) > bound(high - third):
             low += third
@@ -93,14 +94,14 @@ def overlaps(bands: int) -> list[float]:
 
 
 def multiplier_for(releases: int, mu: float, bands: int) -> float:
-    """z with which a client may be in so many releases in a row: ‖C_b 1‖/μ."""
+    """z with which a client may be in `releases` releases in a row: ‖C_b 1‖/μ."""
     h = overlaps(bands)
     squared = releases * h[0] + 2 * sum(max(0, releases - k) * h[k] for k in range(1, bands))
     return sqrt(squared) / mu
 
 
 class Spent:
-    """What one client has spent.
+    """Privacy spent by one client.
 
     Attributes:
         squared: μ².
@@ -118,7 +119,7 @@ class Spent:
         return sqrt(self.squared)
 
     def cost(self, release: int, alpha: float, overlap: Sequence[float]) -> float:
-        """What weight α in a release would add to μ²."""
+        """Increase of μ² by weight α in a release."""
         past = sum(h * self.recent.get(release - k, 0.0) for k, h in enumerate(overlap) if k)
         return overlap[0] * alpha * alpha + 2 * alpha * past
 

@@ -55,7 +55,7 @@ def discrete_gaussian(sigma: int, size: int, seed: bytes, near: float = NEAR) ->
 
 
 def _candidates(sigma: int, count: int, stream: "WordStream", near: float) -> Integers:
-    """Those of `count` candidates that are kept: discrete Laplace of scale t = σ + 1, then rejection."""
+    """The accepted ones of `count` candidates: discrete Laplace of scale t = σ + 1, then rejection."""
     t = sigma + 1
     u = stream.below(t, count)
     u = u[stream.exp_minus(u / t, lambda i: Decimal(int(u[i])) / t, near)]

@@ -21,7 +21,7 @@ WeightBits = Literal[0, 2, 3, 4, 5, 6]
 
 @checked_dataclass
 class Budget:
-    """What the published models may tell of a client: (ε, δ)-differential privacy.
+    """Limit on what the published models reveal of a client: (ε, δ)-differential privacy.
 
     Attributes:
         epsilon: ε, above 0. None means that what is spent is counted, and not limited.
@@ -179,12 +179,12 @@ class Privacy:
 
 
 def rounded_up(samples: int, unit: int) -> int:
-    """A number of samples as it is told: the next multiple of `samples_unit`."""
+    """A number of samples as it is reported: the next multiple of `samples_unit`."""
     return -(-samples // unit) * unit
 
 
 def privacy_text(found: Mapping[str, float]) -> str:
-    """What `PrivacyLedger.summary` gives, in words."""
+    """The result of `PrivacyLedger.summary` in words."""
     limit = f" of {found['budget']:g}" if "budget" in found else ""
     times = f"the busiest client was in {found['releases']:.0f} releases"
     return f"ε = {found['epsilon']:.2f}{limit} (δ = {found['delta']:g}; {times})"

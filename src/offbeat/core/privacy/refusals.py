@@ -1,4 +1,4 @@
-"""What privacy refuses, each in one sentence; docs/privacy.md lists them, and a test compares."""
+"""Refusals of privacy, each in one sentence; docs/privacy.md lists them, and a test compares."""
 
 from enum import StrEnum
 from typing import Any
@@ -7,7 +7,7 @@ from offbeat.core.errors import UsageError
 
 
 class Refusal(StrEnum):
-    """A sentence with which something is refused; names in braces stand for what was given."""
+    """A sentence of refusal; names in braces stand for the given values."""
 
     SINGLE_UPDATES = (
         "{name} needs each update by itself, not only a weighted sum: with privacy there are only sums; "
@@ -72,5 +72,5 @@ class Refusal(StrEnum):
     ROBUST = "{name} has no noise calibrated for it: leave it out, or leave noise out"
 
     def error(self, **given: Any) -> UsageError:
-        """The error, with what was given in place of the names."""
+        """The error, with the given values in place of the names."""
         return UsageError(self.value.format(**given))

@@ -47,10 +47,11 @@ _SAMPLES = "modules and losses that treat each sample by itself, along the first
 
 
 class BatchedTrainer:
-    """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` for what it cannot train."""
+    """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` where that cannot be done."""
 
     def __init__(self, learner: TorchLearner, objective: Objective, clients: int) -> None:
-        objective = unwrap_buffers(objective)  # a model with buffers is refused
+        # A model with buffers is refused, so their policy does not matter.
+        objective = unwrap_buffers(objective)
         _check(learner, objective)
         _probe(learner)
         self._learner = learner
@@ -66,7 +67,8 @@ class BatchedTrainer:
 
     def train(self, pairs: Sequence[BatchedTask]) -> list[LocalResult]:
         """The tasks' results in their order; none of them merges a model in mid-task."""
-        longest = sorted(pairs, key=lambda pair: -pair[0].steps)  # who is done leaves at the end
+        # With the longest tasks first, those that are done are always the last ones.
+        longest = sorted(pairs, key=lambda pair: -pair[0].steps)
         results = dict(zip((task.task for task, _ in longest), self._train(longest), strict=True))
         return [results[task.task] for task, _ in pairs]
 
@@ -116,7 +118,8 @@ class BatchedTrainer:
             positions[: task.steps, i, :size] = batch_table(
                 generator, len(own), size, task.steps, self._training.drop_last
             )
-            rows[:, i] = own[positions[:, i]]  # where there is no sample, the client's last
+            # A place without a sample has the position −1, the client's last sample, with the weight 0.
+            rows[:, i] = own[positions[:, i]]
         there = positions >= 0
         weights = (there / np.maximum(there.sum(2, keepdims=True), 1)).astype(np.float32)
         active = [sum(task.steps > step for task in tasks) for step in range(steps)]
@@ -166,7 +169,8 @@ class _Sgd:
 
     def step(self, gradients: Mapping[ParameterSlots, Sequence[Gradient]]) -> None:
         """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""
-        for slots in self._anchors or gradients:  # the proximal term gives each a gradient
+        # The proximal term gives each parameter a gradient, also where the loss gives none.
+        for slots in self._anchors or gradients:
             values, parts = slots.active, gradients.get(slots, ())
             if not self._momentum:
                 self._add(values, -1.0, slots, parts)
@@ -243,7 +247,7 @@ _PLAIN = ("optimizer_options", "decay_per", "clip_norm", "accumulate", "precisio
 
 
 def _check(learner: TorchLearner, objective: Objective) -> None:
-    """Refuse what is known not to work; `_probe` finds the rest."""
+    """Refuse settings that are known not to work; `_probe` finds the rest."""
     if type(objective) not in (Plain, Proximal):
         raise _refused(f"objective {type(objective).__name__}", "the plain and the proximal objective")
     training, plain = learner.training, Training()

@@ -44,14 +44,14 @@ class _PartialRegisters(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Do it, and look at what comes of it."""
+        """Call the function, and look at its result."""
         out = func(*args, **(kwargs or {}))
         self.seen |= isinstance(out, Tensor) and out.numel() % (2 * ALIGNED) != 0
         return out
 
 
 def padded_samples(module: nn.Module, x: Tensor, batch: int) -> int:
-    """How many samples a client is to have for a batch of so many; `x` are 16 of the module's."""
+    """Number of samples of a client for a batch of `batch`; `x` are 16 of the module's samples."""
     with _PartialRegisters() as registers, torch.no_grad():
         module(x)
     return aligned(batch, 2 * ALIGNED if registers.seen else ALIGNED)
@@ -73,7 +73,8 @@ class ParameterSlots:
     def like(cls, parameter: Tensor, clients: int) -> "ParameterSlots":
         """Uninitialised slots for `clients` clients."""
         size = parameter.numel()
-        slots = max(clients, 2)  # a view of one would forget how far apart slots are
+        # A view of a single slot would forget the distance between slots.
+        slots = max(clients, 2)
         flat = torch.empty(slots, aligned(size), device=parameter.device)[:, :size]
         values = flat.view(slots, *parameter.shape)[:clients]
         return cls(values, flat[:clients], parameter.requires_grad, values)
@@ -113,7 +114,7 @@ def _alone_with_vector(left: Tensor, right: Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a layer gives for its slots' gradient: a tensor, or the product of two."""
+    """A layer's contribution to its slots' gradient: a tensor, or the product of two."""
 
     left: Tensor
     right: Tensor | None = None
@@ -127,7 +128,7 @@ class Gradient:
 
 
 GradientHook = Callable[[Tensor], object]
-"""What is done with the gradient that backward leaves in a leaf."""
+"""Called with the gradient that backward leaves in a leaf."""
 
 
 class BatchedModule:
@@ -148,7 +149,8 @@ class BatchedModule:
         self._client_views = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))
         self._device = next(module.parameters()).device
         self._leaves: list[tuple[Tensor, GradientHook]] = []
-        self._bypassed: dict[object, GradientHook] = {}  # by the node that is all of a leaf's graph
+        # The key is the node that is all of a leaf's graph.
+        self._bypassed: dict[object, GradientHook] = {}
         self._gradients: dict[ParameterSlots, list[Gradient]] = {}
         self._module = self._replace_layers(module, slots, {}).train()
 
@@ -158,7 +160,7 @@ class BatchedModule:
         return output
 
     def activate(self, clients: int) -> None:
-        """The first so many clients are at work from now on."""
+        """Have the first `clients` clients at work from now on."""
         if clients != self.active:
             self.active = clients
             for slots in self._all_slots:
@@ -176,7 +178,7 @@ class BatchedModule:
         return torch.cat(self._client_views[client])
 
     def backward(self, output: Tensor, gradient: Tensor) -> None:
-        """As `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
+        """Do `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
         hook = self._bypassed.get(output.grad_fn)
         if hook is None:
             output.backward(gradient)  # type: ignore[no-untyped-call]
@@ -184,7 +186,7 @@ class BatchedModule:
             hook(gradient)
 
     def gradients(self) -> dict[ParameterSlots, list[Gradient]]:
-        """What backward has left for each slot, and forgets it."""
+        """The gradients that backward has left for each slot; they are removed here."""
         for leaf, hook in self._leaves:
             if leaf.grad is not None:
                 hook(leaf.grad)
@@ -207,7 +209,8 @@ class BatchedModule:
 
     def bypass_autograd(self, output: Tensor, hook: GradientHook) -> None:
         """Know that `output` is a leaf in another shape: its gradient goes to `hook`."""
-        if output.grad_fn is not None:  # it has none where the module wants no gradient
+        if output.grad_fn is not None:
+            # Where the module wants no gradient, the output has no node.
             self._bypassed[output.grad_fn] = hook
 
     def _replace_layers(
@@ -221,7 +224,8 @@ class BatchedModule:
                 made[module] = _PerClient(module, self, slots)
             else:
                 made[module] = module
-                for name, child in list(module._modules.items()):  # a child may be there twice
+                # `named_children` would give a child that occurs twice under one of its names only.
+                for name, child in list(module._modules.items()):
                     if child is not None:
                         setattr(module, name, self._replace_layers(child, slots, made))
         return made[module]
@@ -285,19 +289,21 @@ class _Linear(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active, rows, outputs], in either order in memory."""
-        weight, few = self._weight.active, self._few(x)  # then (W xᵀ)ᵀ is the faster way
+        # With few outputs, (W xᵀ)ᵀ is the faster way.
+        weight, few = self._weight.active, self._few(x)
         left, right = (weight, x.transpose(1, 2)) if few else (x, weight.transpose(1, 2))
         bias = None if self._bias is None else self._bias.active.unsqueeze(2 if few else 1)
         y = product(left, right, bias)
         return y.transpose(1, 2) if few else y
 
     def _few(self, x: Tensor) -> bool:
-        """Are there fewer outputs than samples in x [active, samples, inputs]?"""
+        """Whether there are fewer outputs than samples in x [active, samples, inputs]."""
         return self._weight.values.shape[1] < x.shape[1]
 
     def differentiate(self, x: Tensor, d: Tensor, *, back: bool) -> Tensor | None:
         """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
-        few = self._few(x)  # then dᵀ x is faster with dᵀ laid out as such
+        # With few outputs, dᵀ x is faster where dᵀ is contiguous.
+        few = self._few(x)
         d = d.reshape(*x.shape[:2], -1)
         t = d.transpose(1, 2).contiguous() if few else d.contiguous().transpose(1, 2)
         d = t.transpose(1, 2)
@@ -313,14 +319,14 @@ class _Multiply(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: _Linear) -> Tensor:
-        """As `_Linear.multiply`."""
+        """Call `_Linear.multiply`."""
         ctx.x, ctx.layer = x.detach(), layer
         return layer.multiply(x)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None]:
-        """As `_Linear.differentiate`."""
+        """Call `_Linear.differentiate`."""
         return ctx.layer.differentiate(ctx.x, d, back=True), None
 
 

@@ -59,9 +59,9 @@ class SGD:
         return [self._velocities[i] for i in places]
 
     def state_dict(self) -> dict[str, Any]:
-        """What the steps so far have left, as `torch.optim.SGD` names it."""
+        """The state after the steps so far, with the names of `torch.optim.SGD`."""
         return {"state": {i: {"momentum_buffer": v} for i, v in self._velocities.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` gave."""
+        """Continue from the result of `state_dict`."""
         self._velocities = {i: parts["momentum_buffer"] for i, parts in state["state"].items()}

@@ -68,7 +68,8 @@ class SiteClient:
         self._liveness = Liveness(self._clock)
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
         self._held_out, self._keep = held_out, keep
-        self._run_needs_labels = ""  # the run whose server has asked for them
+        # The run whose server has asked for labels.
+        self._run_needs_labels = ""
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
 
@@ -86,7 +87,7 @@ class SiteClient:
             self._worker.close()
 
     def _hello(self, labels: tuple[int, ...] | None = None) -> Register:
-        """What the site says of itself; the numbers of samples by class only once it knows the plan."""
+        """The site's registration; with the numbers of samples by class once the site knows the plan."""
         task = self._worker.task
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
@@ -95,7 +96,7 @@ class SiteClient:
         )  # fmt: skip
 
     async def _serve(self, channel: ClientChannel) -> str | None:
-        """One connection, to its end or that of the run, whose reason it returns."""
+        """Serve one connection, to its end or that of the run; returns the reason of the run's end."""
         self._liveness.hear(served=False)
         channel.send(self._hello())
         self._start_heartbeats(channel)
@@ -114,7 +115,8 @@ class SiteClient:
             await channel.close()
 
     async def _receive(self, channel: ClientChannel) -> str | None:
-        registered, plan, told_labels = False, "", False  # the run of which the plan is known
+        # `plan` is the run whose plan is known.
+        registered, plan, told_labels = False, "", False
         while True:
             message = await channel.receive()
             self._liveness.hear(served=registered or isinstance(message, Registered))
@@ -124,7 +126,8 @@ class SiteClient:
                     channel.send(Leave("the run has finished"))
                     return message.reason
                 case Rejected() if message.reason == LABELS_NEEDED and self._labels:
-                    if not told_labels:  # else it answers the site's first word
+                    if not told_labels:
+                        # A second request answers the site's first message, which had no labels.
                         self._tell_labels(channel, plan)
                     told_labels = True
                 case Rejected():
@@ -142,11 +145,12 @@ class SiteClient:
                         continue
                     self._worker.resume(channel.send)
                     registered = True
-                case _ if registered:  # an earlier one belongs to an earlier connection, and is sent again
+                case _ if registered:
+                    # A message before the registration belongs to an earlier connection and is sent again.
                     self._worker.handle(message)
 
     async def _registered(self, channel: ClientChannel, message: Registered) -> None:
-        """The server has told its plan. Raises `UsageError` where the site does not take part in it."""
+        """Take the server's plan. Raises `UsageError` where the site does not take part in it."""
         if self._keep is not None and not message.shares_model:
             raise UsageError(_NOT_SHARED.format("the run does not share its model"))
         log.info("registered: client %d of run %s", message.client, message.run)

@@ -12,7 +12,7 @@ from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, Clien
 from offbeat.net.wire.limits import Limits
 
 _MOST_PROBES = 8
-"""Failures that are told apart, and probed, between two connections."""
+"""Different failures that are probed between two connections."""
 
 
 def connector(
@@ -21,7 +21,7 @@ def connector(
     credentials: SiteCredentials | None = None,
     proxy: str | None = None,
 ) -> Connect:
-    """What opens connections to a server.
+    """A function that opens connections to a server.
 
     Args:
         server: "HOST:PORT" or "unix:PATH", or a function that opens a connection, which is returned.
@@ -48,7 +48,7 @@ def connector(
 
 
 class ServerConnector:
-    """Opens connections to an address, and tells why the first attempt of each kind has failed.
+    """Opens connections to an address, and explains the first failure of each kind.
 
     What no other attempt mends ends the site, unless the site was connected before: a server whose
     certificate has expired during a run is tried again, until its operator has renewed it.
@@ -62,7 +62,8 @@ class ServerConnector:
     def __init__(self, address: str, credentials: SiteCredentials, proxy: Proxy | None = None) -> None:
         self._address, self._credentials, self._proxy = address, credentials, proxy
         self._was_connected = False
-        self._reasons: dict[str, str] = {}  # what the probe has said of each failure in gRPC's words
+        # The probe's reason for each failure, by the failure in gRPC's words.
+        self._reasons: dict[str, str] = {}
 
     async def __call__(self) -> ClientChannel:
         """A connection.

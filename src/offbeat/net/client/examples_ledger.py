@@ -1,4 +1,4 @@
-"""What a site's examples have spent, in all runs; in a file of the site's state.
+"""Ledger of the privacy that a site's examples have spent, in all runs; a file of the site's state.
 
 The steps of a task are charged, durably, before the first of them is made: a site that dies in a task has
 spent what the task may have spent. Batches and noise of a task follow from 32 fresh bytes, which are never
@@ -21,12 +21,13 @@ from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 
 log = logging.getLogger(__name__)
 FILE = "examples.safetensors"
-_SHARE = 20  # of the time that passes one part of so many may go into finding ε for the log
+# At most one part in this number of the time goes into computing ε for the log.
+_SHARE = 20
 
 
 @dataclass(frozen=True)
 class ExamplesSpent:
-    """What the examples of a site have spent.
+    """Privacy spent by the examples of a site.
 
     Attributes:
         history: The steps that were charged.
@@ -40,7 +41,7 @@ class ExamplesSpent:
 
     @classmethod
     def read(cls, directory: Path) -> Self | None:
-        """What the file of a site's state says; None where there is none. Anybody may read it at any time.
+        """Read the file of a site's state; None where it is missing. It may be read at any time.
 
         Raises:
             DamageError: The file cannot be read.
@@ -62,7 +63,7 @@ class ExamplesSpent:
 
     @property
     def text(self) -> str:
-        """It in words; that takes a moment. Raises `UsageError` without Opacus."""
+        """The spending in words; computing it takes a moment. Raises `UsageError` without Opacus."""
         limit = "" if self.epsilon is None else f" of {self.epsilon:g}"
         spent = examples_epsilon(self.history, self.delta)
         return f"ε = {spent:.2f}{limit} (δ = {self.delta:g}; {self.steps} local steps)"
@@ -86,7 +87,8 @@ class ExamplesLedger:
     def __init__(self, options: ExamplesPrivacy, directory: Path) -> None:
         self.options, self.secret = options, b""
         self._path, self._rate, self._left = directory / FILE, 1.0, 0.0
-        self._told, self._took = -inf, 0.0  # when ε was last logged, and how long that took
+        # When ε was logged last, and how long that took.
+        self._told, self._took = -inf, 0.0
         before = ExamplesSpent.read(directory) or ExamplesSpent()
         self._steps = {(noise, rate): steps for noise, rate, steps in before.history}
 
@@ -109,7 +111,8 @@ class ExamplesLedger:
         if steps > self._left:
             beyond = f"ε = {self.options.epsilon:g} (δ = {self.options.delta:g})"
             log.error("a task of %d steps goes beyond %s: %s", steps, beyond, self.spent.text)
-            raise UsageError(f"its privacy budget is spent: it allows no task of {steps} steps")  # is sent
+            # The server gets this text.
+            raise UsageError(f"its privacy budget is spent: it allows no task of {steps} steps")
         kind = self.options.noise, self._rate
         self._steps[kind] = self._steps.get(kind, 0) + steps
         self._left -= steps
@@ -123,20 +126,21 @@ class ExamplesLedger:
         self.secret = os.urandom(32)
 
     def tell(self) -> None:
-        """Log what is spent, unless that would take more than a twentieth of the time since the last."""
+        """Log the spending, unless that would take more than a twentieth of the time since the last log."""
         begun = monotonic()
         if begun - self._told < _SHARE * self._took:
             return
         left = "no limit" if self._left == inf else f"{self._left:.0f} more are allowed"
         try:
             log.info("privacy of examples: %s, %s", self.spent.text, left)
-        except Exception:  # a task that failed for it would be charged again
+        except Exception:
+            # If the error failed the task, the task would be charged again.
             log.exception("what the examples have spent cannot be told: %d local steps", self.spent.steps)
         self._told = monotonic()
         self._took = self._told - begun
 
     @property
     def spent(self) -> ExamplesSpent:
-        """What is charged so far."""
+        """The charges so far."""
         history = [(noise, rate, steps) for (noise, rate), steps in self._steps.items()]
         return ExamplesSpent(history, self.options.epsilon, self.options.delta)

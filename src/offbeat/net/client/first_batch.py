@@ -23,11 +23,12 @@ from offbeat.local.torch_learner import TorchLearner
 
 _BINARY = functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits
 _CLASSES = functional.cross_entropy, functional.nll_loss
-_IGNORED = -100  # PyTorch's label of what has no class
+# PyTorch's label of samples without a class.
+_IGNORED = -100
 
 
 class DataError(UsageError):
-    """Data of a site that do not fit the run. The server is told `told`, which has nothing of the data."""
+    """Data of a site that do not fit the run. The server gets `told`, which has nothing of the data."""
 
     told = "the data of this site do not fit the run, which its own log says more of"
 
@@ -44,8 +45,10 @@ def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Ob
     Raises:
         DataError: The model or the loss cannot take the data, or a label is out of range.
     """
-    tried = copy(learner)  # with a module of its own
-    tried.examples = None  # nothing leaves the site, and nothing is spent
+    # The copy makes a module of its own.
+    tried = copy(learner)
+    # The trial sends nothing and spends no privacy.
+    tried.examples = None
     losses = _Losses()
     try:
         initial = tried.initial(seed).sharing(objective.shared_vectors)
@@ -57,7 +60,7 @@ def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Ob
 
 
 def data_error(error: UsageError, client: ClientId) -> DataError:
-    """The error about data of a site of what they were refused for."""
+    """The error about data of a site, from the refusal of the data."""
     told = str(error).removeprefix(f"client {client}: ").removeprefix(f"client {client}, task 0, ")
     return DataError(f"the data of this site do not fit the run: {told}")
 
@@ -110,12 +113,12 @@ def _check_labels(calls: Sequence[_LossCall], batch: Batch, labels: Tensor | Non
     """
     for number, call in enumerate(calls):
         whole = labels is not None and not number and _same(split(batch)[1], call.labels)
-        known = (
-            labels if labels is not None and whole else call.labels
-        )  # all, where they go there as they are
+        # If the loss gets the labels unchanged, all labels of the site can be checked.
+        known = labels if labels is not None and whole else call.labels
         if call.function in _BINARY:
             _check_binary(known)
-        elif not known.is_floating_point():  # else it is a probability of each class
+        elif not known.is_floating_point():
+            # A floating-point target is a probability of each class.
             _check_classes(known, call.scores.shape[-1 if call.scores.ndim == 1 else 1], call.ignored, whole)
 
 

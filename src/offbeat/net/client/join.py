@@ -103,13 +103,15 @@ async def join(
     await asyncio.to_thread(warm_up)
     if examples_privacy is not None and state is None:
         raise UsageError("examples privacy needs state: what is spent must outlive the process")
-    if examples_privacy is not None:  # before there is a server, which would be told the number of examples
+    if examples_privacy is not None:
+        # The check comes before any connection: its message to a server would give the number of examples.
         check_delta(examples_privacy, site.samples)
     store = SiteStore(Path(state) if state is not None else None)
     store.runs.accepted = frozenset(accept)
     examples = None
     if examples_privacy is not None and state is not None:
-        try:  # read once the directory is this process's alone: another one may have charged until then
+        try:
+            # Until this process held the directory, another one may have charged.
             examples = ExamplesLedger(examples_privacy, Path(state))
         except BaseException:
             store.close()
@@ -125,7 +127,7 @@ async def join(
 
 
 def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
-    """What takes the model: `target` if it is a function, else what writes a file of that name.
+    """The function that keeps the model: `target` if it is a function, else one that writes a file.
 
     Raises:
         UsageError: No such file can be written.

@@ -1,4 +1,4 @@
-"""The runs that a site knows: what each has promised it at first, and the newest private task it had of each.
+"""The runs that a site knows: the first promises of each, and its newest private task.
 
 As SSH keeps the key that a host showed at first, a site keeps a run's options of privacy and its helpers'
 keys. A server that offers less, or other keys, is refused before anything is sent, until the site's operator
@@ -28,7 +28,7 @@ from offbeat.secure.committee import Committee
 
 log = logging.getLogger(__name__)
 FILE, OLDER_FILE = "known_runs.safetensors", "newest.safetensors"
-_CODE = 32  # characters of a code: half of SHA-256, of which nobody finds two of a kind
+_CODE = 32  # characters of a code: half of SHA-256, still without collisions
 
 
 class KnownCommittee(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ class KnownCommittee(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, committee: Committee) -> "KnownCommittee":
-        """What is kept of a committee."""
+        """The part of a committee that is kept."""
         keys = {
             helper.name: ":".join(key.hex() for key in astuple(helper)[1:]) for helper in committee.helpers
         }
@@ -78,14 +78,14 @@ class KnownTask(msgspec.Struct, frozen=True):
 
 
 class Acceptance(msgspec.Struct, frozen=True):
-    """What the site's operator has accepted by hand, and when."""
+    """Something that the site's operator has accepted by hand, and when."""
 
     at: str
     what: str
 
 
 class KnownRun(msgspec.Struct):
-    """What a site keeps of a run.
+    """The memory of a site about a run.
 
     Attributes:
         privacy: The options of privacy that hold, as plain JSON. None means that there are none; empty ones,
@@ -130,7 +130,7 @@ class KnownRuns:
     # ---- what a run has promised ----
 
     def check_plan(self, run: str, offered: Privacy | None, allowed: Collection[str] = ()) -> None:
-        """Note a run's options of privacy, durably; refuse those that fall short of what it has promised.
+        """Note a run's options of privacy, durably; refuse those that fall short of its promises.
 
         Args:
             run: The run's name.
@@ -163,7 +163,7 @@ class KnownRuns:
         self._write()
 
     def check_committee(self, run: str, committee: Committee, *, allowed: bool) -> None:
-        """Note the keys of a run's helpers, durably; refuse others than it has told at first.
+        """Note the keys of a run's helpers, durably; refuse others than the first ones.
 
         Args:
             run: The run's name, whose plan was checked.
@@ -184,7 +184,7 @@ class KnownRuns:
         self._write()
 
     def _accept(self, run: str, known_run: KnownRun, what: str, document: Any) -> None:
-        """Note that the operator accepts something. Raises `UsageError`, which says how, where not."""
+        """Note that the operator accepts something. Raises `UsageError`, which explains how, where not."""
         text = json.dumps([run, len(known_run.accepted), document], sort_keys=True)
         code = sha256(text.encode()).hexdigest()[:_CODE]
         if code not in self.accepted:
@@ -228,12 +228,12 @@ class KnownRuns:
         self._note(run, KnownTask(task, base, order))
 
     def result_of(self, run: str, task: TaskId) -> str:
-        """Digest of what came of a task, if that may have been sent; "" if not."""
+        """Digest of a task's result, if that may have been sent; "" if not."""
         known = self._runs.get(run, KnownRun()).task
         return known.result if known is not None and known.task == task else ""
 
     def sending(self, run: str, task: TaskId, result: str) -> None:
-        """Note what came of a private task, before it is sent."""
+        """Note the result of a private task, before it is sent."""
         known = self._runs.get(run, KnownRun()).task
         if known is not None and known.task == task and known.result != result:
             self._note(run, msgspec.structs.replace(known, result=result))
@@ -260,7 +260,8 @@ class KnownRuns:
             with reading(path):
                 document = unpacked(read_tensors(path)["about"])["runs"]
                 self._runs = msgspec.convert(document, dict[str, KnownRun])
-        elif (older := directory / OLDER_FILE).exists():  # of a version that kept no promises
+        elif (older := directory / OLDER_FILE).exists():
+            # A file of an earlier version has no promises.
             with reading(older):
                 noted: Any = unpacked(read_tensors(older)["about"])
                 task, version = noted["newest"]

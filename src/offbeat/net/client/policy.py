@@ -1,4 +1,4 @@
-"""A site's policy: what it asks of the training that a server wants of it.
+"""A site's policy: limits on the training that a server may ask for.
 
 An update of one step on one sample gives that sample back: of a linear layer it is gradient over gradient of
 the bias. So a site trains on batches of several samples, and an update is made of several; by default too.
@@ -31,7 +31,7 @@ class PolicyError(UsageError):
 
 @checked_dataclass(kw_only=True)
 class SitePolicy:
-    """What a site trains, evaluates and sends.
+    """Limits on a site's training, evaluations and messages.
 
     Attributes:
         min_batch_size: Fewest samples of a batch, or all that the site has, at least 1.
@@ -108,7 +108,7 @@ class SitePolicy:
     def check_plan(
         self, objective: Objective, metrics: tuple[str, ...], privacy: Privacy | None = None
     ) -> None:
-        """Check what a run has its sites train and evaluate, and what privacy it has.
+        """Check a run's training, evaluation and privacy.
 
         Args:
             objective: The objective.
@@ -224,7 +224,7 @@ def _clip(part: Tensor, most: float) -> None:
 
 
 def _layers(objective: Objective) -> Iterator[str]:
-    """The names of an objective and of those inside it, without what keeps the site's own buffers."""
+    """The names of an objective and of those inside it, without the wrapper that keeps buffers."""
     inner: Any = unwrap_buffers(objective)
     while isinstance(inner, Objective):
         yield type(inner).__name__

@@ -1,4 +1,4 @@
-"""What a run's options of privacy promise to a site, and how a later offer falls short of it."""
+"""Promises of a run's options of privacy to a site, and how a later offer falls short of them."""
 
 from collections.abc import Collection, Iterator
 from math import inf
@@ -79,7 +79,7 @@ def _budget(noise: Noise) -> str:
 
 
 def _kinds(privacy: Privacy) -> str:
-    """What kind of privacy it is, in words."""
+    """The kind of privacy, in words."""
     secure = [] if privacy.secure is None else ["secure aggregation"]
     noise = [] if privacy.noise is None else [f"noise of multiplier {noise_multiplier(privacy):.6g}"]
     return " and ".join(secure + noise)

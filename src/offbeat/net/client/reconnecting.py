@@ -37,7 +37,8 @@ async def reconnecting(
                 return finished
         except ChannelRefusedError as error:
             raise RunError(str(error)) from None
-        except OSError as error:  # ChannelClosedError is one
+        except OSError as error:
+            # ChannelClosedError is an OSError.
             reason = str(error) or type(error).__name__
         backoff.succeeded(liveness.served)
         await liveness.clock.sleep(backoff.next_delay(liveness.clock.now(), reason))

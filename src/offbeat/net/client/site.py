@@ -1,4 +1,4 @@
-"""What a site brings to a run: its data, and models or functions of its own."""
+"""A site's contribution to a run: its data, and models or functions of its own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -98,7 +98,7 @@ class Site:
 
     @property
     def told_samples(self) -> int:
-        """Number of training samples as the server is told it, by the policy's `samples_unit`."""
+        """Number of training samples as it is reported to the server, by the policy's `samples_unit`."""
         return rounded_up(self.samples, self.policy.samples_unit)
 
     @property
@@ -108,7 +108,7 @@ class Site:
 
     @property
     def held_out(self) -> int:
-        """Number of samples that it evaluates models on, when it is asked, as the server is told it."""
+        """Number of samples for evaluations of models, on request, as it is reported to the server."""
         if not self.policy.evaluations:
             return 0
         held = self.data.held_out if self.data is not None else None
@@ -190,7 +190,8 @@ class Site:
         match self.model:
             case None:
                 if isinstance(spec.model, NamedModel):
-                    self._load(spec.model.name, "model")  # refused before the other functions
+                    # A model that is not allowed is refused before the other functions.
+                    self._load(spec.model.name, "model")
                 make = ModelMaker(spec.model, spec.sample_shape, spec.classes, load=self._load)
             case NamedModel():
                 make = ModelMaker(replace(self.model, options=options), option="--model", load=load_named)

@@ -27,7 +27,7 @@ _STATE, _UPDATE = "client.safetensors", "update.safetensors"
 
 @dataclass(frozen=True)
 class SiteSummary:
-    """What the files of a site's state say, which can be read while the site writes them.
+    """Summary of the files of a site's state, which can be read while the site writes them.
 
     Attributes:
         run: The run that the site took part in last.
@@ -49,7 +49,7 @@ class SiteSummary:
 
 @dataclass(frozen=True)
 class SiteProgress:
-    """What a site has done in a run.
+    """Progress of a site in a run.
 
     Attributes:
         done: Number of its updates that the server has accepted.
@@ -77,7 +77,7 @@ class SiteProgress:
 
     @property
     def text(self) -> str:
-        """It in words, such as "12 tasks done, the last with loss 0.4312"."""
+        """The progress in words, such as "12 tasks done, the last with loss 0.4312"."""
         done = f"{self.done} {'task' if self.done == 1 else 'tasks'} done"
         return done if self.loss is None else f"{done}, the last with loss {self.loss:.4g}"
 
@@ -177,7 +177,7 @@ class SiteStore:
             self._lock.release()
 
     def _load(self, directory: Path) -> None:
-        """Read what is there; a damaged update is put aside, and the site does its task again."""
+        """Read the files; a damaged update is put aside, and the site does its task again."""
         state, update = directory / _STATE, directory / _UPDATE
         if state.exists() or update.exists():
             with reading(state):

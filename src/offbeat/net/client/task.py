@@ -60,7 +60,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What the tasks of a site have in common; made once the site is registered.
+    """The common context of a site's tasks; made once the site is registered.
 
     `seed` is the run's. `evaluator` evaluates on what the site holds out, if it holds out any: a learner with
     a module of its own, since it works beside a training; `threads` is its number of PyTorch threads. A local
@@ -125,7 +125,7 @@ class TrainingContext:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Local steps of an epoch of the number of samples that the server is told."""
+        """Local steps of an epoch of the reported number of samples."""
         samples = rounded_up(self.learner.samples(self.client), self.policy.samples_unit)
         return steps_per_epoch(samples, self.learner.batch_size, self.learner.drop_last)
 
@@ -138,7 +138,7 @@ class TrainingContext:
             check_data(self.learner, self.client, self.seed, self.objective)
 
     def begin(self, steps: int) -> None:
-        """Charge a task's steps to the examples, unless the policy refuses it, which `local_task` tells.
+        """Charge a task's steps to the examples, unless the policy refuses it: `local_task` raises then.
 
         Raises:
             UsageError: Their budget does not allow it.
@@ -149,7 +149,7 @@ class TrainingContext:
                 self.examples.begin(steps)
 
     def _check_task(self, steps: int) -> None:
-        """Raises `PolicyError` for a task of so many steps that the policy refuses."""
+        """Raises `PolicyError` for a task of `steps` steps that the policy refuses."""
         learner, samples = self.learner, self.learner.samples(self.client)
         used = samples_per_epoch(samples, learner.batch_size, learner.drop_last)
         self.policy.check_task(steps, used, learner.batch_size)
@@ -163,13 +163,14 @@ class TrainingContext:
             return self
         evaluator = self.learner
         if isinstance(evaluator, TorchLearner):
-            evaluator = copy(evaluator)  # its module is made anew
+            # The copy makes a module of its own.
+            evaluator = copy(evaluator)
             evaluator.initial(self.seed)
             evaluator.prepare()
         return dataclasses.replace(self, evaluator=evaluator, threads=threads)
 
     def evaluate(self, model: Model, state: Tensors) -> tuple[int, Metrics]:
-        """Evaluate a model on what the site holds out; samples as told, metrics. In any thread, in turn."""
+        """Evaluate on held-out samples: reported number of samples, and metrics. In any thread, in turn."""
         if self.evaluator is None:
             return 0, {}
         torch.set_num_threads(self.threads)
@@ -189,12 +190,13 @@ class TrainingContext:
         return replace(update, delta=self.codec.encode(update.delta, bits, generator))
 
     def submission(self, a: TaskAssignment, steps: int, result: LocalResult) -> UpdateSubmission:
-        """The update of a task that ended after so many steps, as the policy has it; not encoded."""
+        """The update of a task that ended after `steps` steps, under the policy; not encoded."""
         if self.privacy is None:
             result = result if self.examples is None else private_update(result, a.model, inf)
         else:
             assert self.privacy.clip is not None
-            result = replace(result, lr=0.0)  # no sum needs it, and that of a training that failed would tell
+            # No sum needs the learning rate, and that of a failed training would reveal the failure.
+            result = replace(result, lr=0.0)
             factor = self.clip_factor(steps) if self.clip_factor is not None else 1.0
             if self.privacy.secure is not None:
                 assert self.masking is not None, "a task before the committee"
@@ -210,7 +212,7 @@ class TrainingContext:
 def _by_example(
     learner: TorchLearner | LoopLearner, objective: Objective, samples: int, examples: ExamplesLedger
 ) -> TorchLearner:
-    """The learner with privacy of examples. Raises `UsageError` where there is none."""
+    """The learner with privacy of examples. Raises `UsageError` for one that cannot have it."""
     if isinstance(learner, LoopLearner):
         raise UsageError(
             "examples privacy needs Offbeat's own local steps, a loop of one's own has others: give data, or "
@@ -268,9 +270,11 @@ class TrainingTask(TaskControl):
         self.asking = False
         self._ask = ask
         self._epoch = context.steps_per_epoch
-        self._answers: SimpleQueue[ModelResponse | None] = SimpleQueue()  # None: the task is cancelled
+        # None means that the task is cancelled.
+        self._answers: SimpleQueue[ModelResponse | None] = SimpleQueue()
         self._recalled, self._cancelled = False, Event()
-        self._end, self._begun = assign.steps, monotonic()  # of the task; of the step under way
+        # The last step of the task, and when the present step began.
+        self._end, self._begun = assign.steps, monotonic()
 
     @property
     def task(self) -> TaskId:

@@ -1,4 +1,4 @@
-"""What a private task was asked for, and what came of it, each as a digest that a site keeps."""
+"""Digests of a private task's order and of its result, which a site keeps."""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ def order_digest(assignment: TaskAssignment, plan: Mapping[str, Any], client: Cl
 
 
 def result_digest(steps: int, result: LocalResult) -> str:
-    """Digest of what a training gave: the steps that were done, and the change of the model."""
+    """Digest of a training's result: the number of steps, and the change of the model."""
     return _digest(str(steps).encode(), result.delta)
 
 

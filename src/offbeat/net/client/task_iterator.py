@@ -156,7 +156,8 @@ class _Network:
 
     def stop(self) -> None:
         """Leave, and wait until the connection is closed."""
-        with suppress(RuntimeError):  # it has ended
+        # The event loop may have ended.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
 
@@ -165,7 +166,8 @@ class _Network:
             asyncio.run(self._connected())
         except asyncio.CancelledError:
             pass
-        except Exception as error:  # raised where the tasks are asked for
+        except Exception as error:
+            # The error is raised where the tasks are asked for.
             self.error = error
         finally:
             self._ended()

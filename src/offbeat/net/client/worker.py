@@ -45,7 +45,7 @@ Prepare = Callable[[Mapping[str, Any], ClientId], TrainingContext]
 """Makes a training context from the server's run spec and the client's number; may raise `UsageError`."""
 log = logging.getLogger(__name__)
 PROGRESS_SECONDS = 60.0
-"""Least time between two lines of the log on what the site has done."""
+"""Least time between two lines of the log on the site's progress."""
 
 
 class Worker:
@@ -53,12 +53,13 @@ class Worker:
 
     def __init__(self, prepare: Prepare, store: SiteStore, clock: Clock) -> None:
         self._prepare, self._store, self._clock = prepare, store, clock
-        self._send: Callable[[FromSite], None] = _drop  # while there is no connection
+        # Without a connection, messages are dropped.
+        self._send: Callable[[FromSite], None] = _drop
         self._thread = ThreadPoolExecutor(1, "offbeat-training")
         self._evaluation_thread = ThreadPoolExecutor(1, "offbeat-evaluation")
         self._evaluating: asyncio.Task[None] | None = None
         self._context: TrainingContext | None = None
-        self._registered: Registered | None = None  # the last that was told
+        self._registered: Registered | None = None  # the last registration
         self._current: TrainingTask | None = None
         self._training: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -103,12 +104,13 @@ class Worker:
     # ---- messages of the server ----
 
     async def prepare(self, message: Registered) -> None:
-        """A server has told its plan: can the site take part? Nothing is sent.
+        """Check whether the site can take part in the server's plan. Nothing is sent.
 
         Raises:
             UsageError: The plan does not fit the site, or offers less privacy than the run has promised.
         """
-        self._send = _drop  # nothing that becomes ready meanwhile
+        # Updates that become ready during the preparation are not sent.
+        self._send = _drop
         before, context, other = self._registered, self._context, message.run != self._store.run
         if other:
             self._cancel()
@@ -126,7 +128,7 @@ class Worker:
         return self._context is not None and self._context.may_need_labels
 
     def resume(self, send: Callable[[FromSite], None]) -> None:
-        """The site takes part in this connection: send what is finished, and what is asked for."""
+        """Take part in this connection: send the pending update, and the open request for a model."""
         self._send = send
         self._send_pending()
         if self._current is not None and self._current.asking:
@@ -154,7 +156,8 @@ class Worker:
                 log.info("task %d is cancelled: %s", message.task, message.reason)
                 if mine:
                     self._cancel()
-                if pending is not None:  # one that was held has been trained all the same: its state stays
+                if pending is not None:
+                    # A held update was trained all the same, so its client state stays.
                     self._acknowledge(message.task, accepted=pending.held)
             case UpdateAck():
                 if message.accepted:
@@ -165,7 +168,8 @@ class Worker:
                 if message.accepted:
                     self._tell_progress(message.task)
             case EvaluationRequest():
-                if self._evaluating is not None:  # ends it, unless it has begun: then its result is dropped
+                if self._evaluating is not None:
+                    # An evaluation that waits is cancelled; of one that runs the result is dropped.
                     self._evaluating.cancel()
                 self._evaluating = asyncio.create_task(self._evaluate(message, dict(self._store.state)))
             case Committee():
@@ -173,7 +177,8 @@ class Worker:
 
     def _mask_for(self, committee: Committee) -> None:
         """Mask updates for these helpers from now on. Raises `UsageError` where the site must not."""
-        from offbeat.net.secure.masking import Masking  # which needs an extra
+        # The module needs the extra `secure`.
+        from offbeat.net.secure.masking import Masking
 
         context, registered = self._context, self._registered
         assert context is not None
@@ -191,9 +196,11 @@ class Worker:
 
     def _assigned(self, assignment: TaskAssignment) -> None:
         assert self._context is not None
-        if self._context.privacy is not None:  # a server that went back gives the numbers of tasks again
+        if self._context.privacy is not None:
+            # A server that has lost its newest state gives the numbers of tasks again.
             self._check_task(assignment)
-        if assignment.task == self.task:  # this site has it already
+        if assignment.task == self.task:
+            # This site has the task already.
             if self._current is None:
                 self._send_pending()
             return
@@ -237,7 +244,7 @@ class Worker:
             log.error("%s: the state after task %d is in memory only", error, task)
 
     def _tell_progress(self, task: TaskId) -> None:
-        """Write to the log what has been done, once a minute: a site may do many tasks a second."""
+        """Log the progress, once a minute: a site may do many tasks a second."""
         now = self._clock.now()
         if now - self._told >= PROGRESS_SECONDS:
             self._told = now
@@ -272,7 +279,8 @@ class Worker:
         except Exception as error:
             kind = type(error).__name__
             text = f"{kind}: {' '.join(str(error).split())}"
-            own = isinstance(error, OffbeatError)  # whose text says all there is
+            # The text of Offbeat's own errors says all, so their traceback is left out.
+            own = isinstance(error, OffbeatError)
             log.error("task %d failed: %s", current.task, text, exc_info=not own)
             await self._clock.sleep(retry_delay(self._failures) if self._failures else 0.0)
             self._failures += 1
@@ -289,7 +297,8 @@ class Worker:
         if self._current is current:
             self._current = None
             self._send_pending()
-        else:  # cancelled while it was written
+        else:
+            # The task was cancelled while its update was written.
             self._acknowledge(current.task, accepted=False)
 
     def _cancel(self) -> None:
@@ -299,10 +308,10 @@ class Worker:
 
 
 def _drop(_: FromSite) -> None:
-    """There is no connection: what the site holds is sent in the next one."""
+    """Drop a message without a connection: the pending update is sent in the next one."""
 
 
 def _told_to_server(error: Exception) -> str:
-    """What the server of a run without privacy hears of an error; of one about data only its `told`."""
+    """The report of an error to the server of a run without privacy; of data errors only their `told`."""
     text = getattr(error, "told", None) or " ".join(str(error).split())
     return f"{type(error).__name__}: {text}"

@@ -110,7 +110,8 @@ def _channel(
         *channel_options(limits),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", int(proxy is not None)),
-        ("grpc.use_local_subchannel_pool", 1),  # each has a connection of its own
+        # Each channel has a connection of its own.
+        ("grpc.use_local_subchannel_pool", 1),
     ]
     if proxy is not None:
         options.append(("grpc.http_proxy", proxy.url))
@@ -128,7 +129,7 @@ def _channel(
 
 
 async def _broken(call: Call) -> ChannelClosedError:
-    """The end of a call that is over; its status may wait for messages that nobody reads."""
+    """The error of a call that is over; its status may wait for messages that are never read."""
     try:
         async with asyncio.timeout(1.0):
             code, details = await call.code(), await call.details()

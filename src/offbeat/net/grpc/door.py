@@ -21,8 +21,8 @@ from offbeat.net.refusal_log import RefusalLog
 Peer = tuple[str, int]
 """Address and port of the other end."""
 SHARE = 4
-"""One address may have one in so many of the connections, without a credential."""
-_PAUSE = 1.0  # seconds between two looks, at most
+"""One address may have one in `SHARE` of the connections, without a credential."""
+_PAUSE = 1.0  # s between two looks, at most
 _LOG = logging.getLogger("offbeat.net")
 
 
@@ -38,7 +38,8 @@ class Door:
     def __init__(self, most: int, deadline: float, refusals: RefusalLog) -> None:
         self.most, self._deadline, self._refusals = most, deadline, refusals
         self._admitted: Counter[Peer] = Counter()
-        self._since: dict[Peer, float] = {}  # those without a credential, the oldest first
+        # Connections without a credential, the oldest first.
+        self._since: dict[Peer, float] = {}
         self._full = False
 
     @contextmanager
@@ -63,7 +64,7 @@ class Door:
             self.look(connections(port), asyncio.get_running_loop().time())
 
     def look(self, connections: Mapping[Peer, int], now: float) -> None:
-        """Close what has had no credential for too long, and what is too much: of one address, or of all.
+        """Close connections that lack a credential for too long, and those beyond a limit.
 
         Args:
             connections: The connections, and their descriptors.
@@ -91,7 +92,7 @@ class Door:
         self._warn_when_full(len(connections))
 
     def _warn_when_full(self, found: int) -> None:
-        """gRPC refuses what is beyond the limit at once, and does not tell whom, or how many."""
+        """Warn that gRPC refuses connections beyond the limit at once, without a report."""
         full = found >= self.most
         if full and not self._full:
             _LOG.warning(
@@ -101,7 +102,7 @@ class Door:
 
 
 def connections(port: int) -> dict[Peer, int]:
-    """This process's connections of a port it listens at: the other end's address, and the descriptor."""
+    """This process's connections of a port: the other end's address, and the descriptor."""
     by_peer = {}
     for descriptor in descriptors.opened():
         with suppress(OSError):
@@ -110,7 +111,8 @@ def connections(port: int) -> dict[Peer, int]:
                 if _port(view.getsockname()) == port:
                     by_peer[_peer(view.getpeername())] = descriptor
             finally:
-                view.detach()  # it is gRPC's
+                # The socket belongs to gRPC, so it must not be closed here.
+                view.detach()
     return by_peer
 
 

@@ -39,7 +39,7 @@ async def _check(request: bytes, context: Context) -> bytes:
 
 
 def requested(request: bytes) -> bytes | None:
-    """The service of a `HealthCheckRequest`; None for what is none, or has a name of 128 bytes or more."""
+    """The service of a `HealthCheckRequest`; None if it is not valid, or has a name of 128 bytes or more."""
     if not request:
         return b""
     if len(request) < 2 or request[0] != _SERVICE or request[1] != len(request) - 2 or request[1] > 0x7F:

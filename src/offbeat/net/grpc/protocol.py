@@ -1,4 +1,4 @@
-"""What both ends of the gRPC transport share: the method, the channel options, the status codes."""
+"""Common definitions of both ends of the gRPC transport: method, channel options, status codes."""
 
 import grpc
 

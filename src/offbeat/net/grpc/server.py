@@ -57,8 +57,9 @@ ServerConnection = Connection[FromServer, FromSite]
 RunningConnection = tuple[ServerConnection, asyncio.Task[None]]
 """A connection, and the task that runs its handler."""
 SOCKET_MODE = 0o660
-"""Who may connect to a Unix socket: its owner and its group, such as that of a proxy."""
-_STREAMS = 8  # on one HTTP/2 connection; an honest site has one, and a second while it reconnects
+"""Mode of a Unix socket: its owner and its group, such as that of a proxy, may connect."""
+# Streams on one HTTP/2 connection. An honest site has one, and a second while it reconnects.
+_STREAMS = 8
 
 
 async def listen(
@@ -83,17 +84,18 @@ class GrpcListener:
     def __init__(self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel) -> None:
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
-        self._open, self._open_of = 0, Counter[str]()  # in all, and of each site
+        # Open connections: all of them, and those of each site.
+        self._open, self._open_of = 0, Counter[str]()
         self._logins = FailedLogins()
         self._connections: dict[str, RunningConnection] = {}
         self._refusals = RefusalLog()
         self._server: aio.Server | None = None
-        most = min(
-            2 * limits.connections, descriptors.for_sites()
-        )  # sites, and as many that are no sites yet
+        # As many connections again as sites may have, for peers without a credential yet.
+        most = min(2 * limits.connections, descriptors.for_sites())
         self._door = Door(most, limits.handshake, self._refusals)
         self._watching: asyncio.Task[None] | None = None
-        self._on_socket = False  # a Unix socket, on which a proxy tells the addresses of sites
+        # On a Unix socket, a proxy gives the addresses of sites.
+        self._on_socket = False
         self.port = 0
 
     @property
@@ -145,7 +147,7 @@ class GrpcListener:
         self._refusals.close()
 
     async def _connect(self, _requests: Any, context: Context) -> None:
-        """One stream, from its credential to its end."""
+        """Serve one stream, from its credential to its end."""
         site = None
         if self._open >= self._limits.connections:
             ending = CloseReason(f"{self._open} connections are open, more are not allowed", "full")
@@ -204,7 +206,8 @@ class GrpcListener:
             if ending.kind:
                 await _reject(stream, ending, self._limits.drain)
             return ending
-        except asyncio.CancelledError:  # how gRPC reports a lost connection
+        except asyncio.CancelledError:
+            # gRPC reports a lost connection so.
             connection.abort(CloseReason("the connection is lost"))
             raise
         finally:
@@ -287,7 +290,7 @@ async def _send_at_once(stream: GrpcStream) -> None:
 
 
 async def _reject(stream: GrpcStream, ending: CloseReason, seconds: float) -> None:
-    """Send what is wrong as a last message too: a peer that is still sending can lose the status."""
+    """Send the reason as a last message too: a peer that is still sending can lose the status."""
     last = MessageWriter()
     last.put(Rejected(ending.reason, _status(ending) in FINAL))
     with suppress(TimeoutError, ChannelClosedError):
@@ -306,7 +309,7 @@ def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
 
 
 def check_free(address: str) -> None:
-    """Raises `UsageError` if nobody could listen there; gRPC would print lines of its own."""
+    """Raises `UsageError` if the address cannot be listened on; gRPC would print lines of its own."""
     if (path := socket_path(address)) is not None:
         _check_socket(address, Path(path))
         return
@@ -340,7 +343,8 @@ def _check_socket(address: str, path: Path) -> None:
         other.settimeout(1.0)
         try:
             other.connect(str(path))
-        except ConnectionRefusedError:  # of a server that died
+        except ConnectionRefusedError:
+            # The server that made the socket has died.
             return
         except OSError as error:
             raise _cannot_listen(address, str(error.strerror or error)) from None
@@ -355,10 +359,12 @@ def _cannot_listen(address: str, why: str) -> UsageError:
 
 
 def _server_options(limits: Limits, most: int) -> ChannelOptions:
-    milliseconds = int(limits.handshake * 2000)  # after the door's deadline, which is counted
+    # The door's deadline comes first, since the door counts what it closes.
+    milliseconds = int(limits.handshake * 2000)
     return [
         *channel_options(limits),
-        ("grpc.so_reuseport", 0),  # a second server would share the port in silence
+        # Otherwise a second server would share the port in silence.
+        ("grpc.so_reuseport", 0),
         ("grpc.max_allowed_incoming_connections", most),
         ("grpc.server_handshake_timeout_ms", milliseconds),
         ("grpc.max_connection_idle_ms", max(milliseconds, 1000)),
@@ -372,14 +378,15 @@ def _metadata(context: Context) -> dict[str, str]:
     metadata: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
-            if key in metadata and key != FORWARDED_KEY:  # to which each proxy on the way may add its own
+            if key in metadata and key != FORWARDED_KEY:
+                # Each proxy on the way may add a forwarding header of its own.
                 raise ProtocolError("a metadata key is given twice", "credential")
             metadata[key] = value
     return metadata
 
 
 def _forwarded_host(context: Context) -> str:
-    """The address of the site as the proxy before this server tells it: the last one; "" if it tells none."""
+    """The address of the site from the proxy before this server: the last one; "" without one."""
     told = [value for key, value in context.invocation_metadata() or () if key == FORWARDED_KEY]
     host = str(told[-1]).rpartition(",")[2].strip() if told else ""
     try:

@@ -10,11 +10,11 @@ from offbeat.net.transport import ChannelClosedError
 Call = aio.StreamStreamCall[bytes, bytes]
 Context = aio.ServicerContext[bytes, bytes]
 BROKEN = (aio.AioRpcError, aio.BaseError, aio.InternalError, aio.UsageError, asyncio.InvalidStateError)
-"""What gRPC raises for a call that is over."""
+"""Errors that gRPC raises for a call that is over."""
 
 
 class GrpcStream:
-    """A `FrameStream` on a call; `end` makes an error of what gRPC raised, or of None at the call's end."""
+    """A `FrameStream` on a call; `end` makes an error from gRPC's, or from None at the call's end."""
 
     def __init__(
         self, call: Call | Context, end: Callable[[Exception | None], Awaitable[ChannelClosedError]]

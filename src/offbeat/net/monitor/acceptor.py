@@ -1,4 +1,4 @@
-"""Accepts the page's connections: not more than so many, in all and of one address.
+"""Accepts the page's connections, up to a limit in all and for each address.
 
 Where there is no room, the oldest connection makes it whose requests were not admitted yet, so that a flood
 of connections does not keep out somebody who sends a request at once.
@@ -18,9 +18,9 @@ from offbeat.net.refusal_log import RefusalLog
 DEADLINE = 10.0
 """Seconds from a connection to a request that is admitted."""
 SHARE = 4
-"""One address may have one in so many of the connections, before its requests are admitted."""
+"""One address may have one in `SHARE` of the connections, before its requests are admitted."""
 _AT_ONCE = 16  # connections that are accepted before the event loop does anything else
-_PAUSE = 0.1  # seconds after the system could not accept
+_PAUSE = 0.1  # s after the system could not accept
 Peer = tuple[Any, ...]
 """The other end's address, as the system gives it."""
 
@@ -50,7 +50,8 @@ class Acceptor:
         self._make_protocol, self._most, self._tls, self._refusals = make_protocol, most, tls, refusals
         self._loop = asyncio.get_running_loop()
         self._listening: list[socket.socket] = []
-        self._open: dict[Peer, _Open] = {}  # the oldest first
+        # The oldest connection comes first.
+        self._open: dict[Peer, _Open] = {}
         self._starting: set[asyncio.Task[None]] = set()
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
@@ -96,7 +97,8 @@ class Acceptor:
                 accepted, peer = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # no descriptors, or no memory
+            except OSError as error:
+                # The system has no descriptors or no memory left.
                 self._refusals.add("system", "a connection", f"it cannot be accepted: {error.strerror}")
                 self._loop.remove_reader(listener)
                 self._loop.call_later(_PAUSE, self._accept_again, listener)
@@ -117,7 +119,8 @@ class Acceptor:
 
     async def _start(self, accepted: socket.socket) -> None:
         """Make the connection's transport, after the handshake of TLS."""
-        with suppress(OSError, ssl.SSLError):  # it left meanwhile, or speaks no TLS
+        # The peer may have left, or speaks no TLS.
+        with suppress(OSError, ssl.SSLError):
             await self._loop.connect_accepted_socket(
                 self._make_protocol, accepted, ssl=self._tls,
                 ssl_handshake_timeout=None if self._tls is None else DEADLINE,
@@ -148,5 +151,6 @@ class Acceptor:
 
     def _close(self, peer: Peer, kind: str, why: str) -> None:
         with suppress(OSError):
-            self._open.pop(peer).socket.shutdown(socket.SHUT_RDWR)  # its transport closes it then
+            # The connection's transport closes the socket then.
+            self._open.pop(peer).socket.shutdown(socket.SHUT_RDWR)
         self._refusals.add(kind, f"{peer[0]} port {peer[1]}", why)

@@ -41,7 +41,8 @@ def fetch_snapshot(
     """
     try:
         parts = urlsplit(url)
-    except ValueError:  # such as a bracket that is not closed
+    except ValueError:
+        # The URL is malformed, such as by a bracket that is not closed.
         parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url} is not the address of a dashboard, such as https://server:8080/")
@@ -71,7 +72,8 @@ async def _get(url: str, token: str | None, tls: ssl.SSLContext, *, loopback: bo
     """The body of the answer. Raises `RunError` for a status that is not 200, or a body that is too large."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT)
-    async with (  # a proxy of the environment has no way to this machine
+    # A proxy of the environment has no way to this machine.
+    async with (
         aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=not loopback) as session,
         session.get(f"{url.rstrip('/')}/api/snapshot", ssl=tls, allow_redirects=False) as answer,
     ):

@@ -15,8 +15,10 @@ from offbeat.runs.schema import Metric
 
 TIMELINE_ROWS = 4000
 EVALUATIONS = 5000
-_REJECTED = "rejected: "  # how a server's reason begins for a task whose update it refused
-_GUARD = "the norm of its "  # how the guard's reason begins
+# A server's reason begins so for a task whose update it has refused.
+_REJECTED = "rejected: "
+# A guard's reason begins so.
+_GUARD = "the norm of its "
 _COUNTS = ("arrived", "aggregated", "dropped", "lost")
 _SHOWN = (
     "joined",
@@ -103,7 +105,7 @@ class JournalView:
         return HelpersView(text if waiting is None else f"{text}; release {waiting} waits", None, waiting)
 
     def _privacy(self) -> Mapping[str, float] | None:
-        """What has been spent; the clients that left for it are those of the journal's last release."""
+        """Privacy spent; the clients that left for it are those of the journal's last release."""
         return None if self.ledger is None else {**self.ledger.summary(), "spent": self.spent}
 
     def snapshot(self, last: Metric | None = None) -> Snapshot:

@@ -51,7 +51,7 @@ PAGE = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 HEALTHY, READY = "/healthz", "/readyz"
-"""Whether the event loop turns, and whether sites are taken; for anybody who reaches the port."""
+"""Whether the event loop runs, and whether sites are accepted; without a token."""
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
 _ACCEPTOR: web.AppKey[list[Acceptor]] = web.AppKey("acceptor")
 _LOGINS: web.AppKey[FailedLogins] = web.AppKey("logins")
@@ -80,7 +80,7 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class MonitorAddress:
-    """The address of the live page, and who may read it.
+    """The address of the live page, and the token that protects it.
 
     Beyond loopback a token is needed, and `tls` or `unencrypted`.
 
@@ -185,12 +185,13 @@ def make_app(watched: Watched, listen: MonitorAddress, refusals: RefusalLog | No
 
 
 def _guard(listen: MonitorAddress) -> Any:
-    """Refuse what is not for this page, and put the security headers on every answer."""
+    """Refuse requests that are not for this page, and put the security headers on every answer."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         refusal = _refusal(request, listen)
-        probed = request.path in (HEALTHY, READY)  # by anybody, who gets no lasting connection by it
+        # Probes need no token, so they do not make a connection lasting.
+        probed = request.path in (HEALTHY, READY)
         if refusal is None and not probed and request.transport is not None:
             for acceptor in request.app[_ACCEPTOR]:
                 acceptor.admit(request.transport.get_extra_info("peername"))
@@ -200,7 +201,8 @@ def _guard(listen: MonitorAddress) -> Any:
             response = _words(error.status, error.reason)
             if "Allow" in error.headers:
                 response.headers["Allow"] = error.headers["Allow"]
-        except OffbeatError:  # its words name places on this machine
+        except OffbeatError:
+            # The error's text names paths on this machine.
             response = _words(503, "the run's database cannot be read now")
         except Exception:
             _LOG.exception("the dashboard failed to answer")
@@ -212,7 +214,8 @@ def _guard(listen: MonitorAddress) -> Any:
 
 
 def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | None:
-    if request.path in (HEALTHY, READY):  # for probes, which have no token; the answer has no data
+    if request.path in (HEALTHY, READY):
+        # Probes have no token, and the answer has no data.
         return _words(413, "nothing is read from a request here") if request.can_read_body else None
     if listen.token is not None and not listen.token.empty:
         logins, host = request.app[_LOGINS], request.remote or ""
@@ -228,7 +231,8 @@ def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | Non
             refused = _words(401, "this page needs its token: as a bearer, or as the password of any user")
             refused.headers["WWW-Authenticate"] = 'Basic realm="Offbeat", charset="UTF-8"'
             return refused
-    elif not is_loopback(_hostname(request.host)):  # a page elsewhere has sent the browser here by name
+    elif not is_loopback(_hostname(request.host)):
+        # A page of another site may have sent the browser here by name.
         return _words(403, "without a token this page answers only to localhost")
     if request.can_read_body:
         return _words(413, "nothing is read from a request here")

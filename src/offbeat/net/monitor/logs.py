@@ -33,7 +33,7 @@ FIELDS = (
     "releases",
     "reason",
 )
-"""What a log line may say besides its time, level and event."""
+"""Fields of a log line besides its time, level and event."""
 
 Style = Literal["auto", "text", "json"]
 STYLES: tuple[Style, ...] = ("auto", "text", "json")

@@ -8,7 +8,7 @@ SiteState = Literal["idle", "training", "waiting", "away", "expected", "revoked"
 ABSENT: frozenset[SiteState] = frozenset({"away", "expected", "revoked"})
 """States of a site that does not take part at the moment."""
 PERSISTENT, LARGE = 0.9, 3.0
-"""From when on a site's persistence and size together are an alarm."""
+"""Share from which a site's persistence and size together are an alarm."""
 
 
 @dataclass(slots=True)
@@ -137,14 +137,14 @@ class Snapshot:
 
     @property
     def waits_for(self) -> str | None:
-        """What the run waits for before it begins, in words. None means that it has begun."""
+        """The sites for which the run waits before it begins, in words. None means that it has begun."""
         if self.begins_with is None or self.stopped is not None:
             return None
         return f"waiting for {self.begins_with} sites, {self.there} there"
 
     @property
     def alarms(self) -> list[str]:
-        """What an operator should look at, each in one line."""
+        """Alarms for an operator, each in one line."""
         counted = {
             "updates refused by the guard": self.guarded,
             "versions skipped": self.skipped,

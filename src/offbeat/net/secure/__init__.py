@@ -1,1 +1,1 @@
-"""Secure aggregation of a deployed run: its helpers, what a server and a site do for it, and what is kept."""
+"""Secure aggregation of a deployed run: its helpers, the parts of server and site, and records."""

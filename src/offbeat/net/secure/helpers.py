@@ -47,7 +47,7 @@ class ServedRun(Protocol):
     stopped: str | None
 
     def apply(self, now: float, event: Event) -> None:
-        """Apply an event, and tell the sites what the algorithm commands."""
+        """Apply an event, and send the sites the algorithm's commands."""
 
     def note(self, now: float, event: Event) -> None:
         """Apply an event that the algorithm does not see and that leads to nothing."""
@@ -56,7 +56,7 @@ class ServedRun(Protocol):
         """Give a task to its site, or give it again."""
 
     def send(self, name: str, message: FromServer) -> None:
-        """Send a message, once what led to it is durable."""
+        """Send a message, once the events before it are durable."""
 
     def close(self, name: str, reason: str) -> None:
         """Close a connection, once the messages to it are sent."""
@@ -76,7 +76,7 @@ class Helpers(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of the helpers."""
 
     @property
     def connected(self) -> Collection[str]:
@@ -95,7 +95,7 @@ class Helpers(Protocol):
         """Have the sums that an earlier process made durable, and no others."""
 
     def recall(self, event: Event) -> None:
-        """Have ready what a recorded event needs that is about to be repeated. Raises `RunError`."""
+        """Have ready the sum that a recorded event needs, before it is repeated. Raises `RunError`."""
 
     def recovered(self) -> None:
         """The journal has been repeated: events are new from now on."""
@@ -115,7 +115,7 @@ class Helpers(Protocol):
         """Take steps as long as sites are heard, one after the other."""
 
     def postpones(self, name: str) -> bool:
-        """Whether messages of somebody are to be passed later."""
+        """Whether messages of this peer are to be passed later."""
 
     def measured(self, measurements: Measurements) -> Measurements:
         """The evaluations to record now, of these and those before them; the others are kept for later."""
@@ -136,12 +136,12 @@ class Helpers(Protocol):
         """Give up the releases that wait."""
 
     def if_it_may_go_on(self, last: T) -> T | None:
-        """What a run that has ended can go on from under other limits; None where it cannot go on."""
+        """The state from which an ended run can go on under other limits; None where it cannot go on."""
 
     # ---- messages ----
 
     def choose(self, name: str, *, helper: T, site: T) -> T:
-        """What is meant for a helper, or what is meant for a site: whichever of them has this name."""
+        """The value for a helper or the value for a site: whichever of them has this name."""
 
     def disconnected(self, now: float, name: str) -> None:
         """A helper's connection has ended."""
@@ -172,10 +172,10 @@ class Helpers(Protocol):
         """Why a site may not register, for now or for good; None if it may."""
 
     def registered(self, name: str, message: Registered) -> Registered:
-        """What somebody is told that registers, complete."""
+        """The complete answer to a registration."""
 
     def greet(self, site: SiteRecord) -> None:
-        """Tell a site that has registered what it must know of the helpers."""
+        """Tell a registered site about the helpers."""
 
 
 class NoHelpers:
@@ -189,7 +189,7 @@ class NoHelpers:
         """No event is about helpers."""
 
     def remember(self, sums: Mapping[Version, ReleaseSum]) -> None:
-        """No sum is told."""
+        """No sum is recorded."""
 
     def recall(self, event: Event) -> None:
         """No event needs a sum."""
@@ -206,7 +206,7 @@ class NoHelpers:
         action()
 
     def when_ready(self, action: Callable[[], object]) -> None:
-        """No committee has to be there."""
+        """No committee is needed."""
         action()
 
     def while_heard(self, steps: Iterable[object]) -> None:
@@ -237,17 +237,17 @@ class NoHelpers:
         return last
 
     def choose(self, name: str, *, helper: T, site: T) -> T:
-        """What is meant for a site: everybody is one."""
+        """The value for a site: every peer is one."""
         return site
 
     def disconnected(self, now: float, name: str) -> None:
-        """Nobody is a helper."""
+        """No peer is a helper."""
 
     def receive(self, now: float, name: str, message: FromSite, registered: Registered) -> None:
-        """Nobody is a helper."""
+        """No peer is a helper."""
 
     def check_site(self, name: str, register: Register) -> None:
-        """Raises `InvalidUpdateError` for somebody who registers as a helper."""
+        """Raises `InvalidUpdateError` for a peer that registers as a helper."""
         if register.public_key:
             raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers="none"), "helper")
 
@@ -260,7 +260,7 @@ class NoHelpers:
         return None
 
     def registered(self, name: str, message: Registered) -> Registered:
-        """What a site is told, as it is."""
+        """The answer to a site's registration, unchanged."""
         return message
 
     def greet(self, site: SiteRecord) -> None:

@@ -1,4 +1,4 @@
-"""A helper of secure aggregation: connects like a site, and answers what the server asks of it.
+"""A helper of secure aggregation: connects like a site, and answers the server's requests.
 
 Whatever it answers is in its file before; it says the same again after a crash, and never anything else.
 """
@@ -83,7 +83,8 @@ class HelperClient:
     def __init__(self, connect: Connect, helper: Helper, clock: Clock) -> None:
         self._connect, self._helper, self._liveness = connect, helper, Liveness(clock)
         self._spec: RunSpec | None = None
-        self._thread = ThreadPoolExecutor(1, "offbeat-helper")  # sums of masks take a while
+        # Summing masks takes a while, and the event loop must not wait for it.
+        self._thread = ThreadPoolExecutor(1, "offbeat-helper")
 
     async def run(self, backoff: Backoff) -> str:
         """Help until the run has finished; returns the reason."""
@@ -96,7 +97,7 @@ class HelperClient:
             self._thread.shutdown(wait=True)
 
     async def _serve(self, channel: ClientChannel) -> str | None:
-        """One connection, to its end or that of the run, whose reason it returns."""
+        """Serve one connection, to its end or that of the run; returns the reason of the run's end."""
         self._liveness.hear(served=False)
         committee = self._helper.committee
         serves = b"" if committee is None else committee.digest

@@ -18,7 +18,7 @@ from offbeat.secure.masks import mask
 
 @dataclass(frozen=True)
 class Masking:
-    """What a site masks its updates with.
+    """A site's masking of its updates.
 
     Attributes:
         committee: The helpers.
@@ -42,7 +42,7 @@ class Masking:
         site: str,
         pinned: Mapping[str, str] | None,
     ) -> "Masking":
-        """The masking for a committee that a server has told, checked against what the site knows.
+        """The masking for the server's committee, checked against the site's knowledge of the run.
 
         Args:
             committee: The committee.

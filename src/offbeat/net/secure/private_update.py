@@ -1,4 +1,4 @@
-"""What leaves a site of its training in a run with noise: the clipped change of the parameters."""
+"""The update that leaves a site in a run with noise: the clipped change of the parameters."""
 
 import torch
 from torch import Tensor

@@ -1,4 +1,4 @@
-"""What the releases of a secure run show of its helpers and sites, and who does not take part any more.
+"""Evidence from the releases of a secure run on its helpers and sites, and who is excluded by it.
 
 All of it follows from the journal, so a server that is started again knows the same.
 """
@@ -18,7 +18,7 @@ UNOPENED = 3
 
 
 class ReleaseEvidence:
-    """Counts what is to be blamed on a helper or a site.
+    """Counts faults of helpers and sites.
 
     Args:
         fewest: Fewest clients of a release.
@@ -35,7 +35,8 @@ class ReleaseEvidence:
         self._sums = SpoiledSums(fewest)
         self._minorities: Counter[str] = Counter()
         self._unopened: Counter[ClientId] = Counter()  # releases in a row
-        self._accused: defaultdict[str, set[ClientId]] = defaultdict(set)  # by a helper that is alone with it
+        # The clients of which a helper alone complained, by helper.
+        self._accused: defaultdict[str, set[ClientId]] = defaultdict(set)
 
     @property
     def aside(self) -> Collection[ClientId]:
@@ -81,7 +82,7 @@ class ReleaseEvidence:
                 self.sent_away.setdefault(client, SecureRefusal.SPOILS.value)
 
     def _is_evidence(self, helpers: tuple[str, ...], client: ClientId, committee: Committee) -> bool:
-        """Whether what these helpers say of a site's seeds is the site's fault.
+        """Whether a complaint of these helpers about a site's seeds is the site's fault.
 
         Where helpers vote, a majority of the holders of a group has seen it. Elsewhere nobody can check what
         one helper says, so one that is alone with it is believed about the first site, and not about others.
@@ -101,7 +102,7 @@ class ReleaseEvidence:
             self.sent_away.setdefault(client, SecureRefusal.NOT_OPENED.format(**told))
 
     def left(self, present: Collection[ClientId]) -> None:
-        """A site has left: nobody stays aside if too few are left.
+        """A site has left: bring back the sites that are aside if too few are left.
 
         Args:
             present: The clients that are there.

@@ -94,7 +94,8 @@ class FreshSeeds:
             found = self.recorded.get(release.version)
             if self.repeating:
                 current = self._recorded(release)
-            elif found is not None and found.tasks == release.tasks:  # its sum was not durable, or not used
+            elif found is not None and found.tasks == release.tasks:
+                # The sum of an earlier attempt was not durable, or not used.
                 current = found
             else:
                 current = ReleaseSeed(release.version, release.tasks, self._draw(SEED_BYTES))
@@ -143,7 +144,8 @@ class SecretsFile:
             raise UsageError(f"cannot write to {directory}: {error}") from None
         with reading(self._path):
             self._database = open_database(self._path, write=True)
-        try:  # EXTRA: a commit is durable with the removal of its rollback journal
+        try:
+            # EXTRA makes a commit durable with the removal of its rollback journal.
             self._database.executescript("PRAGMA synchronous = EXTRA; PRAGMA secure_delete = ON;" + _TABLES)
         except sqlite3.Error as error:
             self._database.close()
@@ -185,14 +187,14 @@ class SecretsFile:
                     seal(database, table, [version for version, *_ in rows])
 
     def forget(self) -> None:
-        """Forget all of them: a checkpoint has what they were for."""
+        """Delete all seeds and sums: a checkpoint has the versions made with them."""
         with self._writing() as database:
             for table in ("seeds", "sums", "checksums"):
                 database.execute(f"DELETE FROM {table}")
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction."""
+        """A transaction of the database."""
         try:
             with self._database:
                 yield self._database
@@ -214,15 +216,15 @@ class NoSecrets:
     """The secrets of a run without privacy: there are none."""
 
     def read(self) -> dict[Version, ReleaseSeed]:
-        """No seed."""
+        """No seed is recorded."""
         return {}
 
     def read_sums(self) -> dict[Version, ReleaseSum]:
-        """No sum."""
+        """No sum is recorded."""
         return {}
 
     def add(self, seeds: Iterable[ReleaseSeed], sums: Iterable[ReleaseSum] = ()) -> None:
-        """Nothing is drawn or told in such a run."""
+        """Do nothing: such a run draws no seeds."""
 
     def forget(self) -> None:
         """Nothing is there."""
@@ -249,6 +251,6 @@ def open_secrets(directory: Path, release: Release) -> SecretsFile | NoSecrets:
 
 
 def delete_secrets(directory: Path) -> None:
-    """Delete what is left of the secrets of a run that has ended."""
+    """Delete the remaining secrets of a run that has ended."""
     with suppress(OSError):
         (directory / SECRETS).unlink(missing_ok=True)

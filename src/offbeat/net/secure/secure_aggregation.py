@@ -114,7 +114,7 @@ class SecureAggregation:
 
     @property
     def status(self) -> str:
-        """The helpers and what is waited for, in one line."""
+        """The helpers and the state of the release, in one line."""
         line = f"helpers: {', '.join(map(self._standing, self.names))}"
         if not self.ready:
             return f"{line}; the committee is formed when all are there"
@@ -195,20 +195,20 @@ class SecureAggregation:
         return self.committee
 
     def registered(self, name: str, message: Registered) -> Registered:
-        """What somebody is told that registers, with the names of the helpers as they are now."""
+        """The answer to a registration, with the present names of the helpers."""
         privacy = message.plan["privacy"]
         secure = {**privacy["secure"], "helpers": list(self.names)}
         return replace(message, plan={**message.plan, "privacy": {**privacy, "secure": secure}}, site=name)
 
     def greet(self, site: SiteRecord) -> None:
-        """Tell a site that is there who the helpers are, and what has become of its update."""
+        """Tell a connected site who the helpers are, and the fate of its update."""
         if self.ready:
             assert self.committee is not None
             self._run.send(site.name, self.committee)
         self._tell_site(site.client)
 
     def _tell_site(self, client: ClientId) -> None:
-        """Tell a site, which is there again, what has become of its update."""
+        """Tell a reconnected site the fate of its update."""
         if (text := self._untold.pop(client, None)) is not None:
             self._run.send(self._run.registry.by_client[client].name, Rejected(text, final=False))
 
@@ -259,7 +259,8 @@ class SecureAggregation:
         """Call `settled` if an event has been carried out; else begin with the release that waits."""
         if not self._sums.waiting:
             settled()
-        elif not isinstance(event, Released):  # `_finish` begins with the next release
+        elif not isinstance(event, Released):
+            # `_finish` begins with the next release.
             self._begin(now)
 
     def unless_waiting(
@@ -299,7 +300,7 @@ class SecureAggregation:
     # ---- helpers ----
 
     def choose(self, name: str, *, helper: T, site: T) -> T:
-        """What is meant for a helper, or what is meant for a site: whichever of them has this name."""
+        """The value for a helper or the value for a site: whichever of them has this name."""
         return helper if name in self.names else site
 
     def receive(self, now: float, name: str, message: FromSite, registered: Registered) -> None:
@@ -370,13 +371,15 @@ class SecureAggregation:
                     return str(error)
                 self._gone.discard(name)
                 return None
-            if register.committee:  # of a committee that this one has replaced
+            if register.committee:
+                # The helper belongs to a committee that this one has replaced.
                 return SecureRefusal.COMMITTED.format(name=name)
             if not self._replaces:
                 self._gone.add(name)
                 return SecureRefusal.OWN_KEY.format(name=name)
             self._forming = True
-            for other in list(self.connected):  # they serve the committee that is to be replaced
+            # The other helpers serve the committee that is to be replaced.
+            for other in list(self.connected):
                 self._run.close(other, "a new committee is being formed")
             self.connected.clear()
         if register.committee:
@@ -411,7 +414,8 @@ class SecureAggregation:
         verify = tuple(self._keys[name][1].hex() for name in self.names)
         epoch, rule = 1 if before is None else before.epoch + 1, self.rule
         self._run.apply(now, CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ()))
-        self._replaces = False  # once in a server's process
+        # A server's process replaces its committee once.
+        self._replaces = False
         assert self.committee is not None
         if before is None:
             log.info("guards against bad updates see sums only")
@@ -503,7 +507,7 @@ class SecureAggregation:
         return command
 
     def _follow(self, now: float, effects: list[Effect]) -> None:
-        """Carry out what an unmasking wants done."""
+        """Carry out the effects of an unmasking."""
         unmasking = self._unmasking
         assert unmasking is not None
         for effect in effects:
@@ -587,7 +591,7 @@ class SecureAggregation:
 
     @property
     def _who_spoils(self) -> str:
-        """Who may have spoiled a sum, in words."""
+        """The clients that may have spoiled a sum, in words."""
         if self.committee is not None and self.committee.votes:
             return "one of the sites"
         return f"one of the sites or of the helpers {', '.join(self.names)}"

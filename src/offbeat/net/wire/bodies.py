@@ -27,7 +27,7 @@ _BODIES = {
     "evaluation_request": ([VALUES],),
     "run_finished": ([VALUES],),
 }
-"""The messages with a body, and what its first part may be."""
+"""The messages with a body, and the types of its first part."""
 _SECTIONS = {
     "parameter": {"float32", "float16", "bfloat16"},
     "buffer": {"float32", "float16", "bfloat16", "float64"},
@@ -94,7 +94,7 @@ def allocate(part: int, size: int) -> Tensor | bytearray:
 
 
 def read_layout(message: pb.Layout, limits: Limits) -> Layout:
-    """The layout that a peer has told. Raises `ProtocolError`."""
+    """Read a layout that a peer has sent. Raises `ProtocolError`."""
     if len(message.entries) > limits.tensors:
         raise ProtocolError(
             f"a model of {len(message.entries)} tensors: at most {limits.tensors} are allowed", "layout"

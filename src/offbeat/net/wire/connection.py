@@ -65,11 +65,13 @@ class Connection(Generic[Out, In]):
         self._reader: MessageReader[In] = reader
         self._still_valid = still_valid
         self._writer = MessageWriter()
-        self._inbox: deque[tuple[In, Callable[[], None]]] = deque()  # until `forward` is called
+        # Messages wait here until `forward` is called.
+        self._inbox: deque[tuple[In, Callable[[], None]]] = deque()
         self._put: Callable[[In, Callable[[], None]], None] = lambda *item: self._inbox.append(item)
         self._unprocessed = self._bodies = 0
         self._reserved, self._without_chunk = 0, 0.0
-        self._in, self._out = asyncio.Event(), asyncio.Event()  # something has changed in this direction
+        # An event is set when something has changed in its direction.
+        self._in, self._out = asyncio.Event(), asyncio.Event()
         # Why the connection is being closed. Empty means that it is open.
         self._closing = ""
         self._ending: CloseReason | None = None
@@ -157,7 +159,8 @@ class Connection(Generic[Out, In]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._drain is not None:
             self._drain.cancel()
-        self._tasks, self._writer = [], MessageWriter()  # a closed connection keeps no tensors
+        # A closed connection keeps no tensors.
+        self._tasks, self._writer = [], MessageWriter()
         self._reader.drop()
         self._budget.give(self._reserved)
         self._reserved = 0

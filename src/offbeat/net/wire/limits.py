@@ -1,4 +1,4 @@
-"""What a peer may ask of this process: sizes, rates and times, each refused or waited for when exceeded."""
+"""Limits on a peer's use of this process: sizes, rates and times, refused or waited for when exceeded."""
 
 from dataclasses import dataclass, fields
 from math import inf
@@ -10,7 +10,7 @@ MIB = 1 << 20
 CHUNK = MIB
 """Bytes of a chunk that this implementation sends."""
 LEAST_CHUNK, MOST_CHUNK = 64 << 10, 4 * MIB
-"""What a received chunk may have; the last of a body may be shorter."""
+"""Limits of the bytes of a received chunk; the last chunk of a body may be shorter."""
 FRAME = MOST_CHUNK + 1024
 
 

@@ -17,7 +17,7 @@ class TokenBucket:
         self._at = clock()
 
     def take(self, units: float) -> float:
-        """Take so many; returns the seconds to wait before going on."""
+        """Take `units` tokens; returns the seconds to wait before going on."""
         now = self._clock()
         self._level = min(self._full, self._level + (now - self._at) * self._rate) - units
         self._at = now

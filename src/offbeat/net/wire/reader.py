@@ -24,7 +24,7 @@ from offbeat.net.wire.serialization import FROM_SERVER, FROM_SITE, check_metric_
 from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG
 
 FIELDS = 64
-"""Fields of a frame, at most: envelopes, its chunk, and what a later version may add."""
+"""Fields of a frame, at most: envelopes, its chunk, and fields of later versions."""
 _WITH_MODEL = ("task_assignment", "model_response", "evaluation_request", "run_finished")
 M = TypeVar("M", FromSite, FromServer)
 

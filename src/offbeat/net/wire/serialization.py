@@ -68,7 +68,7 @@ class OutgoingMessage:
 
 
 def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
-    """The envelope and body of a message; `known` is the layout that the peer has been told.
+    """The envelope and body of a message; `known` is the layout that the peer has received before.
 
     Raises `ValueError` for a number outside the range of the protocol, such as one below 0, and `TypeError`
     for a value that is not a message.
@@ -174,7 +174,8 @@ def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies:
         values["integers"], values["shared"] = bodies[INTEGERS], bodies.get(SHARED)
     try:
         return MESSAGES[kind](**values)
-    except UsageError as error:  # of a committee
+    except UsageError as error:
+        # A committee that is not valid raises this.
         raise ProtocolError(str(error)) from None
 
 

@@ -33,8 +33,8 @@ from offbeat.secure.messages import UnmaskShare
 
 TOGETHER = 16
 """Messages in a frame, at most: however long their reasons, a frame stays far below its limit."""
-ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags: Frame.envelope, Frame.chunk,
-SUM_TAG, DATA_TAG = 0x09, 0x12  # Chunk.sum, Chunk.data
+ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags of Frame.envelope and Frame.chunk
+SUM_TAG, DATA_TAG = 0x09, 0x12  # and of Chunk.sum and Chunk.data
 _WithModel = TaskAssignment | ModelResponse | EvaluationRequest | RunFinished
 _EVERYTHING, _EVALUATION = object(), object()
 
@@ -99,7 +99,8 @@ class MessageWriter:
             small = not isinstance(message, _WithModel | UpdateSubmission | UnmaskShare)
             free = subject not in before and _EVERYTHING not in before and subject is not _EVERYTHING
             if isinstance(message, Heartbeat) or (small and free):
-                del self._waiting[place]  # `remove` would compare tensors
+                # `remove` would compare tensors.
+                del self._waiting[place]
                 return message
             before.add(subject)
         return None

@@ -39,7 +39,7 @@ class Executor(Protocol):
         """Wait for the metrics of a global model."""
 
     def evaluate_clients(self, model: Model, inputs: Iterable[tuple[ClientId, TaskInputs]]) -> ClientResults:
-        """Wait for what clients find on the samples that they hold out.
+        """Wait for the clients' metrics on their held-out samples.
 
         Args:
             model: a global model.

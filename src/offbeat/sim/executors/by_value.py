@@ -1,4 +1,4 @@
-"""Pickling by value of what a worker process cannot import: the functions and classes of a notebook."""
+"""Pickling by value of objects that a worker cannot import: the functions and classes of a notebook."""
 
 import pickle
 import sys
@@ -40,7 +40,7 @@ def main_hidden() -> Iterator[None]:
 
 
 class ByValue:
-    """A value for a worker process, which finds there what it was.
+    """A value that a worker process receives unchanged.
 
     Its functions and classes of the main module travel by value, all others by name. Tensors travel in shared
     memory, as they do without it.

@@ -13,7 +13,7 @@ class InProcess:
 
     def __init__(self, learner: Learner, objective: Objective) -> None:
         self._learner, self._objective = learner, objective
-        self._waiting: dict[TaskId, tuple[float, LocalTask, Model, TaskInputs]] = {}  # as submitted
+        self._waiting: dict[TaskId, tuple[float, LocalTask, Model, TaskInputs]] = {}
 
     def submit(self, task: LocalTask, base: Model, due: float, inputs: TaskInputs) -> None:
         """Remember the task."""

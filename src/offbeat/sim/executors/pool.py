@@ -1,4 +1,4 @@
-"""A pool of workers: which task is where, and what the crash of a worker changes.
+"""A pool of workers: the place of each task, and recovery from the crash of a worker.
 
 Tasks are dispatched in the order in which their results will be needed, ahead of the virtual clock, which
 waits only when it reaches an arrival whose training is not done yet. A worker that crashes is replaced and
@@ -21,9 +21,11 @@ from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId
 from offbeat.core.learner import NO_INPUTS, ClientEvaluator, Learner, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 
-AHEAD = 2  # tasks a worker holds: one it trains, one it goes on with
+# A worker holds two tasks: the next one is there when the first ends.
+AHEAD = 2
 MOST_CRASHES = 3
-AT_ONCE = -1.0  # the due time of what goes before all that is queued
+# Due time of tasks that go before all queued ones.
+AT_ONCE = -1.0
 
 W = TypeVar("W", bound=Hashable)
 
@@ -61,7 +63,7 @@ class PoolTask:
         return f"task {self.task}" if self.task else "evaluation"
 
     def cancel(self) -> None:
-        """Free what it holds."""
+        """Free the models and inputs of the task."""
         self.wanted, self.base, self.fresh, self.inputs = False, None, None, NO_INPUTS
 
 
@@ -96,7 +98,7 @@ def failure(error: Exception) -> dict[str, Any]:
 
 
 def raise_failure(task: PoolTask, error: OffbeatError | str, worker: str) -> NoReturn:
-    """Raise in this process what `failure` told of a task in a worker."""
+    """Raise in this process the error that `failure` has reported of a task in a worker."""
     if isinstance(error, OffbeatError):
         raise error
     raise RunError(f"{task} failed in a {worker}:\n{error}")
@@ -112,7 +114,7 @@ Found = tuple[int, Metrics]
 
 
 def evaluate_for(learner: Learner, model: Model, client: ClientId | None, inputs: TaskInputs) -> Found:
-    """Evaluate, in a worker, on what a client holds out; without one on the test set."""
+    """Evaluate, in a worker, on a client's held-out samples; without a client on the test set."""
     if client is None:
         return 0, dict(learner.evaluate(model))
     assert isinstance(learner, ClientEvaluator)
@@ -132,7 +134,7 @@ class Port(Protocol[W]):
         """Send a task to a worker, which does its tasks in the order in which they come."""
 
     def collect(self, *, block: bool) -> Sequence[Started[W] | Done[W] | Crashed[W]]:
-        """What has happened, in order; if `block`, wait until something has.
+        """The events since the last call, in order; if `block`, wait until there is one.
 
         Raises `RunError` for a task that failed and where no worker can be had.
         """
@@ -146,11 +148,13 @@ class WorkerPool(Generic[W]):
 
     def __init__(self, port: Port[W]) -> None:
         self._port = port
-        self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then first come
+        self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then in the order of submission
         self._entered = 0
         self._tasks: dict[TaskId, PoolTask] = {}
-        self._versions: WeakValueDictionary[int, Version] = WeakValueDictionary()  # by the model's identity
-        self._latest: Version | None = None  # is likely to be needed again
+        # The versions by the identity of the model.
+        self._versions: WeakValueDictionary[int, Version] = WeakValueDictionary()
+        # A strong reference, since the latest version is likely to be needed again.
+        self._latest: Version | None = None
         self._workers: dict[W, list[PoolTask]] = {}
         try:
             for _ in range(port.count):
@@ -206,7 +210,7 @@ class WorkerPool(Generic[W]):
         return evaluation.found
 
     def close(self) -> None:
-        """End the workers and free what they were sent."""
+        """End the workers and free their tensors."""
         self._port.close()
         self._waiting, self._tasks, self._workers, self._latest = [], {}, {}, None
 
@@ -224,7 +228,7 @@ class WorkerPool(Generic[W]):
         self._entered += 1
 
     def _collect(self, *, block: bool) -> None:
-        """Take in what workers have done and give them more."""
+        """Take in the results of workers and give them more tasks."""
         self._dispatch()
         for event in self._port.collect(block=block):
             match event:
@@ -257,7 +261,7 @@ class WorkerPool(Generic[W]):
                 self._port.send(worker, task)
 
     def _record_crash(self, worker: W, reason: str | None) -> None:
-        """Replace the worker and run its tasks again; the one in training may be what it crashed of."""
+        """Replace the worker and run its tasks again; the task in training may have crashed it."""
         tasks = self._workers.pop(worker)
         self._port.spawn()
         for task in tasks:

@@ -57,7 +57,8 @@ class _Worker:
     process: Any
     connection: Connection
     sent: deque[_Sent] = field(default_factory=deque)
-    layout: Layout | None = None  # the one it was told last
+    # The layout that was sent to the worker last.
+    layout: Layout | None = None
 
 
 class ProcessPool(WorkerPool[_Worker]):
@@ -81,11 +82,13 @@ class _ProcessPort:
         self.count = count
         self._learner, self._objective = learner, objective
         self._context = worker_context()
-        self._started: list[_Worker] = []  # since the last `collect`
+        # Workers started since the last `collect`.
+        self._started: list[_Worker] = []
         self._workers: dict[Any, _Worker] = {}  # by connection
         self._blocks: list[Block] = []
         self._free: list[Block] = []
-        self._uses: Counter[Version] = Counter()  # tasks at workers, by the version they read
+        # Tasks at workers, by the version that they read.
+        self._uses: Counter[Version] = Counter()
 
     def spawn(self) -> None:
         ours, theirs = self._context.Pipe()
@@ -94,7 +97,8 @@ class _ProcessPort:
         with main_hidden():
             try:
                 process.start()
-            except ValueError:  # a fork server passes at most 252 file descriptors, one for each tensor
+            except ValueError:
+                # A fork server passes at most 252 file descriptors, one for each tensor.
                 self._context = spawn_context()
                 process = self._context.Process(
                     target=_work, args=arguments, daemon=True, name="offbeat-worker"
@@ -114,7 +118,8 @@ class _ProcessPort:
         told, worker.layout = worker.layout, layout
         new_layout = None if told is layout else layout
         message = (task.task, task.client, names, arrays(task.inputs.state), sent.result.name, new_layout)
-        with suppress(ConnectionError):  # `collect` finds that it has ended
+        # A worker that has ended is found by `collect`.
+        with suppress(ConnectionError):
             worker.connection.send(message)
 
     def collect(self, *, block: bool) -> list[Started[_Worker] | Done[_Worker] | Crashed[_Worker]]:
@@ -204,9 +209,10 @@ class _ProcessPort:
 
 
 def _work(environment: Mapping[str, str], connection: Connection, training: Deferred) -> None:
-    """Do the tasks that come, until the connection closes; `training` are the learner and the objective."""
+    """Do the tasks that arrive, until the connection closes; `training` are the learner and the objective."""
     adopt_environment(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    # The parent decides what an interruption means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
     inbox: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_listen, args=(connection, inbox), daemon=True).start()
@@ -243,7 +249,7 @@ def _work(environment: Mapping[str, str], connection: Connection, training: Defe
 
 
 def _not_there(error: Exception) -> UsageError:
-    """That the learner cannot be made in a worker."""
+    """The error of a learner that cannot be made in a worker."""
     told = f"{type(error).__name__}: {' '.join(str(error).split())}"
     return UsageError(
         f"a worker process cannot load the learner ({told}): what it is made of must be at the top of a file "
@@ -252,7 +258,7 @@ def _not_there(error: Exception) -> UsageError:
 
 
 def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
-    """Receive what the parent sends, also while the worker sends; end this process with the parent.
+    """Receive messages of the parent, also while the worker sends; end this process with the parent.
 
     A client's state may be longer than a pipe holds: were both to send one, each would wait for the other to
     read, for good.
@@ -261,7 +267,8 @@ def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
         while True:
             inbox.put(connection.recv())
     except (EOFError, ConnectionError):
-        os._exit(1)  # nobody waits for the task in training
+        # No process waits for the task in training.
+        os._exit(1)
 
 
 def _tensors(named: Mapping[str, Any]) -> dict[str, Tensor]:

@@ -47,7 +47,8 @@ def _reserve(memory: SharedMemory) -> None:
     """
     try:
         file = os.open(f"/dev/shm/{memory.name}", os.O_RDWR)
-    except OSError:  # another system keeps it elsewhere
+    except OSError:
+        # Another system keeps the block elsewhere.
         return
     try:
         os.posix_fallocate(file, 0, memory.size)

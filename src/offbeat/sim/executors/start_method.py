@@ -26,18 +26,21 @@ def worker_context() -> Any:
     the search path, the current directory. The environment is an argument of its own: `adopt_environment`.
     """
     if _imports_main():
-        os._exit(UNGUARDED)  # a process that does this for good would start others without end
+        # A process that went on here would start workers without end.
+        os._exit(UNGUARDED)
     nested = multiprocessing.parent_process() is not None
     if nested or "forkserver" not in multiprocessing.get_all_start_methods():
         return spawn_context()
-    from multiprocessing import forkserver  # some systems have none
+    # Some systems lack this module.
+    from multiprocessing import forkserver
 
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([name for name in sys.modules if name.partition(".")[0] == "offbeat"])
     try:
         with _search_path_in_environment():
             forkserver.ensure_running()
-    except ChildProcessError:  # this process is itself a fork: the server is its parent's
+    except ChildProcessError:
+        # This process is a fork itself: the server is a child of its parent.
         return spawn_context()
     return context
 

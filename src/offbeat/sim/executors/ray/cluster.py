@@ -58,10 +58,12 @@ def connect(ray: Any, address: str | None) -> bool:
         return False
     if address not in ("local", "auto"):
         _check_reach(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what Ray started here would report to its makers
+    # A cluster that Ray starts here must not report usage to Ray's makers.
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     options = {"include_dashboard": False} if address == "local" else {}
     try:
-        with handled(signal.getsignal(signal.SIGTERM), signal.SIGTERM):  # Ray takes it over
+        # Ray takes over the handler of SIGTERM, so it is put back.
+        with handled(signal.getsignal(signal.SIGTERM), signal.SIGTERM):
             ray.init(address, logging_level="error", log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         hint = "" if address == "local" else "; a cluster with a token needs RAY_AUTH_MODE=token here too"

@@ -29,8 +29,9 @@ from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, imp
 from offbeat.sim.executors.ray.worker import Packed, RayWorker, packed, tensor, tensors
 from offbeat.version import __version__
 
-START_SECONDS = 300.0  # without any worker
-MOST_FAILED_STARTS = 3  # in turn, times the workers: a lost node may take many at once
+START_SECONDS = 300.0  # s without any worker
+# Failed starts in a row, per worker. A node that is lost may take many of them at once.
+MOST_FAILED_STARTS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,10 @@ class _RayPort:
         self._ray = import_ray()
         self._errors: Any = import_module("ray.exceptions")
         self._handles: set[Any] = set()  # of all actors
-        self._starting: dict[Any, Any] = {}  # handles by the reference of their hello
-        self._running: dict[Any, tuple[_Actor, PoolTask]] = {}  # by the reference of the reply
+        # Handles by the reference of the reply to `hello`.
+        self._starting: dict[Any, Any] = {}
+        # Tasks by the reference of the reply.
+        self._running: dict[Any, tuple[_Actor, PoolTask]] = {}
         self._failed_starts = 0
         self._packed: Any = None
         content = pack(learner, objective)
@@ -92,7 +95,8 @@ class _RayPort:
         for reference in ready:
             if reference in self._starting:
                 events += self._started(self._starting.pop(reference), reference)
-            elif reference in self._running:  # and its worker was not lost a moment ago
+            elif reference in self._running:
+                # A worker lost in this loop has no running tasks any more.
                 events.append(self._replied(reference))
         return events
 
@@ -168,7 +172,7 @@ class _RayPort:
 
 
 def _result(reply: dict[str, Any]) -> LocalResult:
-    """A training's result, copied: what Ray holds of it is then freed."""
+    """A training's result, copied: Ray's copy of it is then freed."""
     shared = None if reply["shared"] is None else tensor(reply["shared"])
     delta, integers = tensor(reply["delta"]), tensor(reply["integers"])
     return LocalResult(delta, integers, reply["metrics"], reply["lr"], shared, tensors(reply["state"]))

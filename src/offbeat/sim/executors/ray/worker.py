@@ -1,4 +1,4 @@
-"""What a worker on a Ray cluster does, and how things get there and back."""
+"""A worker on a Ray cluster, and how values get there and back."""
 
 import io
 import os
@@ -23,7 +23,7 @@ from offbeat.version import __version__
 
 Packed = tuple[bytes, list[Any]]
 Vectors = tuple[Layout, Any, Any, Any]
-_ALIGNED = 64  # bytes: where PyTorch starts its tensors too; it can change the last bits
+_ALIGNED = 64  # bytes; PyTorch aligns tensors so too, and another alignment can change the last bits
 
 
 class RayWorker:
@@ -34,7 +34,7 @@ class RayWorker:
         self._made: tuple[Learner, Objective] | None = None
 
     def hello(self, packed: Packed) -> dict[str, Any]:
-        """Unpack learner and objective; say where this is and what is installed here."""
+        """Unpack learner and objective; return the worker's place and versions."""
         ray: Any = import_module("ray")
         here: dict[str, Any] = {"node": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
         try:
@@ -52,7 +52,7 @@ class RayWorker:
         state: Mapping[str, Any],
         client: ClientId | None = None,
     ) -> dict[str, Any]:
-        """Train a task, or without one evaluate, on what `client` holds out if it is given."""
+        """Train a task, or evaluate without one: on the samples that `client` holds out, if it is given."""
         assert self._made is not None
         learner, objective = self._made
         inputs = TaskInputs(tensors(state), _model(fresh) if fresh is not None else None)
@@ -108,8 +108,9 @@ def _dataset(x: Any, y: Any, classes: int | None) -> Dataset:
 
 
 def _borrowed(array: Any) -> Tensor:
-    """An array in Ray's shared memory as a tensor that nobody may write to; a copy if it starts crookedly."""
+    """An array in Ray's shared memory as a read-only tensor by convention; a copy if it is not aligned."""
     if array.ctypes.data % _ALIGNED:
         return tensor(array)
-    with warnings.catch_warnings(action="ignore"):  # that PyTorch has no tensors for reading only
+    # PyTorch warns that it has no read-only tensors.
+    with warnings.catch_warnings(action="ignore"):
         return torch.from_numpy(array)
