@@ -1,9 +1,9 @@
 # make demo: compare four algorithms on real digits and write a report.
-# make check: format, lint, types, documentation.   make test: the tests, in minutes.   make test-thorough: all of them.
+# make check: format, lint, types, spelling, documentation.   make test: the tests, in minutes.   make test-thorough: all of them.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check lines test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
+.PHONY: demo check lines prose test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
 
 env: .venv/installed
 
@@ -26,6 +26,11 @@ lint: env
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Spelling of what people read, and the number of long sentences: a figure for reviewers, without a limit.
+prose: env
+	$(BIN)/typos docs src papers/src examples scripts *.md
+	@$(BIN)/python scripts/long_sentences.py
+
 docs: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
@@ -38,7 +43,7 @@ AGAINST ?= $(shell git rev-parse --quiet --verify HEAD^ 2>/dev/null)
 lines: env
 	@$(BIN)/python scripts/count_lines.py $(if $(AGAINST),--against $(AGAINST))
 
-check: lint docs lines
+check: lint prose docs lines
 
 # Bytecode is written even if the environment says otherwise: the workers and the processes that tests start read it.
 # Three workers on two cores: many tests wait for processes and connections of their own.

@@ -63,6 +63,7 @@ from offbeat.runs.record import RunRecord as RunRecord, find_runs as find_runs, 
 from offbeat.sim.executors.batched import Batched as Batched
 from offbeat.sim.executors.ray.cluster import OnRay as OnRay
 from offbeat.runs.summary import Summary as Summary
+from offbeat.sim.gather_statistics import feature_statistics as feature_statistics
 from offbeat.sim.result import Run as Run
 from offbeat.sim.simulate import resume as resume, simulate as simulate
 from offbeat.version import __version__ as __version__

@@ -25,17 +25,17 @@ class NotAllowedError(UsageError):
 def expose(named: T) -> T:
     """Declare that a recipe, a run's directory or a server may name this function: a decorator.
 
-    It may be called then, with arguments of theirs, by whoever allows its module: `--allow MODULE`, in Python
-    `allow=["MODULE"]`. A class or an object, such as a metric, can be exposed too.
+    Whoever allows the function's module lets them call the function with their arguments: `--allow MODULE`,
+        in Python `allow=["MODULE"]`. A class or an object, such as a metric, can be exposed too.
 
     Args:
         named: The function, class or object.
 
     Returns:
-        It, marked.
+        The same object, marked.
 
     Raises:
-        UsageError: It cannot be marked.
+        UsageError: The object cannot be marked.
     """
     try:
         setattr(named, _MARK, True)
@@ -52,10 +52,10 @@ class Allowed:
     """The modules and functions that names may import.
 
     Attributes:
-        names: Each is "module", of which what is exposed may be named, or "module:function", itself.
-        installed: The same, of modules that are neither in the current directory nor in `folders`.
+        names: Each is "module", whose exposed functions may be named, or "module:function".
+        installed: The same, for modules that are neither in the current directory nor in `folders`.
         folders: Folders that come from others: those of a recipe or of a run's record.
-        note: Why less is allowed than the person may expect; "" means that there is nothing to tell.
+        note: The reason why less is allowed than the person may expect; "" means that there is none.
     """
 
     names: tuple[str, ...] = ()

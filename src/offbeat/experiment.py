@@ -51,14 +51,14 @@ class Experiment:
         seed: The run's seed, in [0, 2**63).
         until: The run's limits.
         evaluate: How often the global model is evaluated, and where.
-        guard: Options of the guard against absurd updates. None means that there is none.
+        guard: Options of the guard against absurd updates. None means no guard.
         privacy: Noise, secure sums and their options. None means that each update is used as it is.
-        initial: The weights that the run starts from. None means the learner's own.
-        label: What the run is called. None means the algorithm's name.
-        recipe: The recipe that the run is made from, which is written to its directory.
+        initial: The weights from which the run starts. None means the learner's own.
+        label: Name of the run. None means the algorithm's name.
+        recipe: The recipe of the run, which is written to the run's directory.
 
     Raises:
-        UsageError: The algorithm is none, or the seed is out of its range.
+        UsageError: The algorithm is not an `Algorithm`, or the seed is out of its range.
     """
 
     algorithm: Algorithm

@@ -59,25 +59,26 @@ def compose(
     radio: UploadSlots | None = None,
     buffers: Buffers | None = None,
 ) -> Algorithm:
-    """`base`, with the parts of these algorithms in place of its own; its schedule stays.
+    """Replace parts of `base` by those of other algorithms; the schedule stays.
 
     Args:
-        base: the algorithm whose schedule is kept.
-        aggregator: whose aggregator is taken; or a robust one itself, such as `offbeat.robust.Median()`.
-        objective: whose objective is taken.
-        server_steps: whose server steps are taken.
-        requests: FedASMU or FedSSMU: clients request a fresh model in mid-training and merge it, around
-            whatever the schedule and the objective are.
-        clip: L2 norm that an update has at most, whatever the aggregator; robust ones need it.
-        codec: what updates go through.
-        radio: puts the algorithm on the channel that all clients share, each upload in a slot of its own.
-        buffers: what becomes of floating buffers.
+        base: The algorithm whose schedule stays.
+        aggregator: The algorithm that gives the aggregator, or a robust aggregator such as
+            `offbeat.robust.Median()`.
+        objective: The algorithm that gives the objective.
+        server_steps: The algorithm that gives the server steps.
+        requests: FedASMU or FedSSMU. Clients then request a fresh model during training and merge it, with
+            any schedule and objective.
+        clip: Largest L2 norm of an update, whatever the aggregator is. Some robust aggregators need it.
+        codec: Compression of the updates.
+        radio: Slots of the channel that all clients share. Each upload has its own slot.
+        buffers: Policy of the floating buffers.
 
     Returns:
         The algorithm, which records its parts by name.
 
     Raises:
-        UsageError: where a part requires what no other provides, or more updates at a time than the schedule
+        UsageError: A part requires what no other part provides, or more updates at a time than the schedule
             aggregates.
     """
     source, own = requests or base, unwrap_buffers((objective or base).objective)

@@ -11,18 +11,18 @@ from offbeat.runs.schema import Metric
 
 @dataclass(frozen=True)
 class LiveRun:
-    """A run that goes on, as its callbacks see it.
+    """A run in progress, as its callbacks see it.
 
     Attributes:
-        label: What the run is called.
+        label: Name of the run.
         seed: The run's seed.
         algorithm: The algorithm's name, under "name", and its hyper-parameters.
         clients: Number of clients; on a network the number with which the run begins.
-        recipe: The recipe it is run from, if any.
-        directory: The run's directory; None means that it stays in memory.
+        recipe: The recipe of the run, if any.
+        directory: The run's directory. None means that the run stays in memory.
         versions: Versions of the code: of "offbeat", "torch" and "python".
-        higher_is_better: Whether more is better of the metrics of which the learner said so, by name.
-        past: The evaluations that were recorded before now, in order: those of a run that is resumed.
+        higher_is_better: Whether more is better, by name, for the metrics of which the learner declares it.
+        past: The evaluations before a resumption, in order.
         request_stop: Ends the run; use `stop`.
     """
 
@@ -47,14 +47,14 @@ class LiveRun:
 
 
 class Callback:
-    """Methods that are called while a run goes on; here each does nothing. Override those that are wanted.
+    """Object whose methods are called during a run. Each method does nothing; override those that you need.
 
-    In a simulation the methods are called in the process of the run, between two of its events, and an
-    error of theirs fails the run, which can be resumed. On a network they are called in a thread of their
-    own, in order, and an error of theirs is logged while the run goes on.
+    In a simulation, the methods are called in the run's process, between two of its events. An error in a
+    method fails the run, which can be resumed. On a network, the methods are called in order in a separate
+    thread. An error in a method is logged, and the run continues.
 
-    A resumed run calls `on_start` again, with what was evaluated before in `LiveRun.past`; an evaluation
-    after the last checkpoint of a run that was killed is made, and told, again.
+    A resumed run calls `on_start` again, with the earlier evaluations in `LiveRun.past`. A run that was
+    killed repeats the evaluations after its last checkpoint, and calls the methods for them again.
     """
 
     def on_start(self, run: LiveRun) -> None:

@@ -47,19 +47,19 @@ class Samples(Protocol):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
-    """Samples, and their targets where there are any, as tensors.
+    """Samples, and their targets if there are any, as tensors.
 
     Arrays are converted to tensors that share their memory; lists and pandas frames and series are copied.
 
     Attributes:
-        x: The samples, [N, ...] of any dtype, or several such tensors by name, which are passed to the module
-            as its named arguments.
+        x: The samples, [N, ...] of any dtype, or several such tensors by name, which the module receives as
+            keyword arguments.
         y: The targets, [N, ...] of any dtype. None means that there are none.
-        classes: Number of classes: y is then int64 [N] with values in [0, classes), or [N, ...] where every
+        classes: Number of classes. With it, y is int64 [N] with values in [0, classes), or [N, ...] if every
             element (voxel, token) has a class. None means that the targets are no classes.
 
     Raises:
-        UsageError: A value is missing, the lengths differ, or with `classes` the targets have another dtype
+        UsageError: A value is missing or the lengths differ. With `classes`, the targets have another dtype
             or shape, or one is out of range.
     """
 

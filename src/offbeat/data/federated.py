@@ -104,13 +104,14 @@ class FederatedData:
 
     Attributes:
         train: Samples of all clients.
-        test: Common test set. None means that there is none.
+        test: Common test set. None means no test set.
         rows: The samples that each client trains on.
-        held_out: The samples that each client evaluates on, none of which it trains on. None means that no
-            client holds out any.
-        starts: Of one dataset per client, where each begins in `train`. None means one train set for all.
-        root: Trusted samples of the server's own, on which it trains. None means that there are none.
-        names: The clients' names, which reports show; empty where the clients have numbers only.
+        held_out: The samples on which each client evaluates and does not train. None means that no client
+            holds out samples.
+        starts: With one dataset per client, the position in `train` at which each begins. None means one
+            train set for all.
+        root: Trusted samples of the server, on which it trains. None means no such samples.
+        names: The clients' names, which reports show; empty if the clients have numbers only.
     """
 
     train: Samples
@@ -249,19 +250,20 @@ def federate(
 
     Args:
         train: The train set: a `Source`, or whatever `as_samples` takes (tensors, arrays, lists, pandas
-            frames, a map-style dataset); the splits "train" and "test" of Hugging Face; without `parts` a
-            list of these, one per client, a mapping of them by the clients' names, in its order, or LEAF's
-            JSON, whose users are the clients. Reports show these names.
-        test: The common test set. None means that of the `Source` or of the splits, or that there is none.
+            frames, a map-style dataset); the splits "train" and "test" of Hugging Face. Without `parts`, it
+            is a list of these, one per client, or a mapping from the clients' names to these, in the
+            mapping's order, or LEAF's JSON, whose users are the clients. Reports show these names.
+        test: The common test set. None means that of the `Source` or of the splits, if there is one.
         parts: For each client the indices of its train samples: 1-D integers or a set, at least one; a
-            sequence of these, or a mapping such as pandas's `frame.groupby(column).indices`, in its order, by
-            the clients' names.
-        validation: What each client evaluates on: a share of its samples in [0, 1), drawn without a seed, at
-            least one sample where it has two; or one dataset per client, besides its train samples.
-        root: Trusted samples of the server's own, whatever `as_samples` takes. None means none.
+            sequence of these, or a mapping from the clients' names to these, in its order, such as pandas's
+            `frame.groupby(column).indices`.
+        validation: The samples on which each client evaluates. A number is the share of its samples in [0,
+            1), drawn without a seed, and at least one sample if the client has two. A list has one dataset
+            per client, in addition to its train samples.
+        root: Trusted samples of the server, in any form that `as_samples` takes. None means no such samples.
         label: The column of the targets, of pandas frames or datasets of Hugging Face.
-        drop_empty: Whether clients without samples are left out, which the log tells. The clients that
-            remain are numbered anew, in their order.
+        drop_empty: Whether clients without samples are left out. The log reports it, and the remaining
+            clients are numbered anew, in their order.
 
     Raises:
         UsageError: There is no client, a client has no sample, an index is out of range or used twice, or the

@@ -127,18 +127,18 @@ def load(
 
     Args:
         name: One of `DATASETS`.
-        root: The data directory. None means the environment's OFFBEAT_DATA, else ~/.cache/offbeat.
+        root: The data directory. None means the environment variable OFFBEAT_DATA, else ~/.cache/offbeat.
         samples: Size of a random subsample of the train set, without replacement. None means all samples.
         test_samples: Size of a random subsample of the test set. None means all samples.
         seed: Seed of the subsamples, from 0 to 2⁶⁴ − 1.
-        options: Options of the dataset, such as the vocabulary of a text's.
+        options: Options of the dataset, such as the vocabulary of a text dataset.
 
     Returns:
         Train and test set, and the natural groups of the train samples where there are groups.
 
     Raises:
-        UsageError: The name or an option is unknown, files are missing or broken, or more samples are asked
-            for than the dataset has.
+        UsageError: The name or an option is unknown, files are missing or broken, or the dataset has fewer
+            samples than requested.
     """
     if name not in ENTRIES:
         hint = did_you_mean(name.lower().replace("-", "_"), DATASETS)

@@ -31,7 +31,7 @@ class ExportedModel:
 
     Attributes:
         path: The file.
-        metadata: Where the weights come from and how good they are; a .pt file does not hold it.
+        metadata: Origin and metrics of the weights. A .pt file does not hold them.
         missing: Names of the tensors that stay at the clients and are not in the file.
     """
 
@@ -49,21 +49,21 @@ def export(
     example: Any = None,
     allow: Allow = NOTHING,
 ) -> ExportedModel:
-    """Write a run's model to a file: all tensors of its module, those that were frozen too.
+    """Write a run's model to a file: all tensors of its module, including frozen ones.
 
-    Tensors that stay at the clients are left out.
+    The file does not contain tensors that stay at the clients.
 
     Args:
         run: The run, or its directory.
-        file: The file, which is replaced. Its suffix is the format: .pt, a state_dict that `torch.load`
-            reads with `weights_only=True`; .safetensors, with metadata; .pt2, a program that
-            `torch.export.load` reads, and .onnx, both for any number of samples and with the metadata.
-        module: The run's module, which is written to, or a function that makes it. None means the function
-            that the run has recorded by name.
+        file: The file, which is replaced. Its suffix chooses the format. .pt is a state_dict that
+            `torch.load` reads with `weights_only=True`. .safetensors has metadata. .pt2 is a program that
+            `torch.export.load` reads. .pt2 and .onnx take any number of samples and have the metadata.
+        module: The run's module, into which the tensors are written, or a function that makes the module.
+            None means the function that the run has recorded by name.
         best: Whether to take the best version, `best.safetensors`, in place of the final one.
         example: For .pt2 and .onnx, a batch of two samples or more as the module takes it, such as a tensor
             [N, ...]; a tuple holds several arguments. None means zeros of the recorded shape and type.
-        allow: What the run's directory may name, where `module` is None: "module", of which what it exposes
+        allow: What the run's directory may name if `module` is None: "module", whose exposed functions
             (`offbeat.expose`) may be called, or "module:function".
 
     Raises:

@@ -31,8 +31,9 @@ class ClientTask:
     """A task of one client, for a training loop that is not Offbeat's.
 
     The loop takes the model (`load_into`, or `arrays` with or without `bind`), does a step of any kind for
-    each item of `steps`, and hands in what it trained with `submit`. What the algorithm adds to a local step
-    is in `penalized` and `correct_gradients`; with an algorithm that adds nothing they change nothing.
+    each item of `steps`, and returns the trained model with `submit`. `penalized` and `correct_gradients`
+    contain what the algorithm adds to a local step. With an algorithm that adds nothing, they change
+    nothing.
 
     Args:
         base: The model to train from.
@@ -53,8 +54,8 @@ class ClientTask:
         assigned: Local steps to do.
         done: Local steps done so far.
         samples: Number of the client's training samples n_i.
-        state: What the loop keeps from task to task, tensors by name: it stays with the client, and a task
-            that is lost leaves it as it was.
+        state: Tensors by name that the loop keeps between tasks. They stay with the client, and a lost task
+            does not change them.
     """
 
     def __init__(

@@ -64,9 +64,9 @@ class ExamplesPrivacy:
 
     Attributes:
         noise: Standard deviation of a step's noise, divided by `clip`.
-        clip: Greatest L2 norm of an example's gradient, over all parameters that are trained.
-        epsilon: ε that all tasks of a site may spend together, in all runs. None means that what is spent is
-            counted, and not limited.
+        clip: Largest L2 norm of an example's gradient, over all trained parameters.
+        epsilon: ε that all tasks of a site may spend together, in all runs. None means that the spent ε is
+            counted but not limited.
         delta: δ, in (0, 1); below 1 / number of examples.
     """
 

@@ -32,25 +32,27 @@ UNMOVED = (
 
 
 class LoopLearner:
-    """Clients that train with a loop of the user's own, in any framework.
+    """Clients that train with the user's own loop, in any framework.
 
-    To train in worker processes, `train` and the other functions must be picklable: defined at the top of a
-    file, or anywhere in a notebook.
+    To train in worker processes, `train` and the other functions must be picklable: defined at the top level
+    of a file, or anywhere in a notebook.
 
     Args:
-        train: train(task) does one `ClientTask`: it loads the model, does the steps, and submits. What the
-            task's result depends on must follow from the task.
+        train: train(task) does one `ClientTask`: it loads the model, does the steps, and submits. Everything
+            that influences the task's result must follow from the task.
         initial: The initial model: a module, tensors or arrays by name, or a function that makes one, whose
-            draws from PyTorch's generator then follow from the run's seed. None for a site, which is sent it.
-        samples: Number of training samples of each client; one number, at a site, for its own.
+            draws from PyTorch's generator then follow from the run's seed. None is for a site, which
+            receives the model.
+        samples: Number of training samples of each client. At a site it is one number.
         batch_size: Samples of a batch, from which the steps of an epoch follow.
         drop_last: Whether the loop leaves out the incomplete batch of each pass, as `Training.drop_last`.
-        evaluate: evaluate(model) gives the metrics of a global model by name. None means no metrics.
+        evaluate: evaluate(model) returns the metrics of a global model by name. None means no metrics.
         held_out: Number of samples that each client holds out, as `samples`; 0 means none.
-        evaluate_client: evaluate_client(model, client) gives the metrics of a global model on what a client
-            holds out. At a site it is called in another thread, beside `train`. Needed with `held_out`.
+        evaluate_client: evaluate_client(model, client) returns the metrics of a global model on the samples
+            that a client holds out. At a site it is called in another thread, beside `train`. Required with
+            `held_out`.
         labels: Number of samples of each class, for each client. None means that there are no classes.
-        higher_is_better: Whether more is better of metrics whose names do not tell.
+        higher_is_better: Whether more is better, by name, for metrics whose names do not tell.
 
     Attributes:
         aliases: Further names of tensors that have several in the module that the loop last loaded.

@@ -17,16 +17,16 @@ class NumPyClient(Protocol):
 
 @dataclass(frozen=True)
 class NumPyClientLoop:
-    """A training loop that calls `fit` of a Flower `NumPyClient`: the `train` of a `LoopLearner`.
+    """Training loop for a `LoopLearner` that calls `fit` of a Flower `NumPyClient`.
 
-    `fit` is called once a task, with the arrays in the order of the initial model and a `config` of "steps"
-    to do, "lr_factor", "server_round" (the version), "client" and "seed". Of the metrics that it returns,
-    "steps" is the number of steps done and "lr" the learning rate. Algorithms that act between two steps are
-    refused.
+    `fit` is called once per task. It receives the arrays in the order of the initial model, and a `config`
+    with "steps" (to do), "lr_factor", "server_round" (the version), "client" and "seed". Among its metrics,
+    "steps" is the number of steps done and "lr" is the learning rate. Algorithms that act between two steps
+    are refused.
 
     Attributes:
-        make: make(client) gives the `NumPyClient` of a client, by its number.
-        trust_steps: Whether a client that reports no "steps" is taken to have done those assigned.
+        make: make(client) returns the `NumPyClient` of the client with this number.
+        trust_steps: Whether a client that reports no "steps" counts as having done the assigned ones.
     """
 
     make: Callable[[int], NumPyClient]

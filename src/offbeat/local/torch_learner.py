@@ -73,28 +73,28 @@ def _simulated_secret(task: LocalTask) -> bytes:
 class TorchLearner:
     """Clients that train a PyTorch module on their part of a dataset.
 
-    To train in worker processes, module, data and functions must be picklable: defined at the top of a file,
-    or anywhere in a notebook.
+    To train in worker processes, module, data and functions must be picklable: defined at the top level of a
+        file, or anywhere in a notebook.
 
     Args:
         module: A module, whose weights are the initial model, or a function that makes one, whose weights are
             then drawn from the run's seed. Parameters with `requires_grad = False` are frozen: they are not
-            trained, and no part of the model that travels.
+            trained, and do not travel.
         data: The samples and their partition over the clients.
         training: Optimizer, learning rate, batch size, device.
-        loss: loss(output, target), a mean over the batch. None means the output's own loss where it has one,
+        loss: loss(output, target), a mean over the batch. None means the output's own loss if it has one,
             else the cross entropy of its scores.
         step: step(module, batch) returns the loss to differentiate, in place of `loss`.
         evaluate: evaluate(module, batch) returns means over the batch by name, or the pair (scores, target)
             for the metrics. None means that these follow from the forms of batch and output.
-        metrics: What evaluations give beside the loss: names of built-in metrics, or functions and metric
-            objects by name. None means the accuracy, for classification.
+        metrics: Metrics of an evaluation, beside the loss: names of built-in metrics, or functions and
+            metric objects by name. None means the accuracy for classification.
         personal: Patterns such as "head.*" of parameters and buffers that stay at their client: each client
             trains its own (FedPer, FedBN).
-        examples: Privacy of each client's examples. None means that each step takes a batch as it is.
+        examples: Privacy of each client's examples. None means no privacy of examples.
 
     Raises:
-        UsageError: An argument is of another kind, the arguments do not fit each other, or the device is not
+        UsageError: An argument is of another kind, arguments contradict each other, or the device is not
             available.
     """
 

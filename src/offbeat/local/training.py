@@ -96,25 +96,25 @@ class Training:
             in Python also a function (parameters, lr) that makes one.
         lr: Learning rate, above 0.
         batch_size: Samples of a batch, at least 1.
-        drop_last: Whether the incomplete batch at the end of each pass is left out, as BatchNorm may need
-            it: an epoch then has ⌊n / batch size⌋ local steps, and at least one. A client with fewer samples
-            than a batch has one batch of all of them.
+        drop_last: Whether the incomplete batch at the end of each pass is left out, which BatchNorm may
+            need. An epoch then has ⌊n / batch size⌋ local steps, and at least one. A client with fewer
+            samples than a batch has one batch with all of them.
         momentum: Momentum of SGD, in [0, 1).
         weight_decay: Weight decay, at least 0.
         optimizer_options: Further options of a named optimizer, such as {"nesterov": True}.
         decay: Decay of the learning rate. None means no decay.
-        decay_per: What the decay counts: the "version" of the global model that a task starts from, or each
+        decay_per: What the decay counts: the "version" of the global model from which a task starts, or each
             "step" or "epoch" of the task, from 0.
-        clip_norm: Greatest norm of the gradient that the optimizer takes; a longer one is scaled down to it.
-            None means no limit.
-        accumulate: Parts in which a batch goes through the module, to save memory: the gradients of the parts
-            add up to that of the batch, for losses that are means over the samples.
-        precision: Type in which the module computes: "float32", or under autocast "bfloat16" or "float16",
-            the latter with a scaled loss. Parameters are float32 in any case.
-        class_weights: Weights of the classes in the default cross entropy. None means equal ones.
+        clip_norm: Largest norm of the gradient for the optimizer. A longer gradient is scaled down to this
+            norm. None means no limit.
+        accumulate: Number of parts in which a batch goes through the module, to save memory. The gradients
+            of the parts add up to that of the batch if the loss is a mean over the samples.
+        precision: Type in which the module computes: "float32", or "bfloat16" or "float16" under autocast.
+            "float16" scales the loss. Parameters are always float32.
+        class_weights: Weights of the classes in the default cross entropy. None means equal weights.
         evaluation_batch_size: Samples of a batch in evaluation, at least 1.
-        channels_last: Whether convolutions use this memory layout. None means where the module has any and
-            the device is a CPU or a CUDA GPU, on which it is faster.
+        channels_last: Whether convolutions use this memory layout. None means yes if the module has
+            convolutions and the device is a CPU or a CUDA GPU, where the layout is faster.
         device: Name of a PyTorch device, such as "cpu" or "cuda:0".
     """
 

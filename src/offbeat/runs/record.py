@@ -72,7 +72,7 @@ def _columns(*columns: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, repr=False)
 class RunRecord(Presentation):
-    """A recorded run. Rows and evaluations are read from its database at each call.
+    """A recorded run. Each call reads rows and evaluations from the run's database.
 
     Attributes:
         path: The run's directory.
@@ -83,7 +83,7 @@ class RunRecord(Presentation):
         status: "running", "interrupted", "failed" or "finished".
         stop_reason: Why the run ended.
         duration: Seconds of the run's clock until its end, or its last checkpoint.
-        recipe: The recipe it was run from, if any.
+        recipe: The recipe of the run, if any.
     """
 
     path: Path
@@ -270,8 +270,9 @@ def read_run(directory: str | Path) -> RunRecord:
         directory: Directory of a run, running or ended.
 
     Raises:
-        UsageError: It is not a run, cannot be opened, or has a format this version does not know.
-        DamageError: Its database is damaged.
+        UsageError: The directory is not a run, cannot be opened, or has a format that this version does not
+            know.
+        DamageError: The run's database is damaged.
     """
     directory = Path(directory)
     database = directory / DATABASE
@@ -299,7 +300,7 @@ def read_run(directory: str | Path) -> RunRecord:
 
 
 def find_runs(directory: str | Path) -> list[RunRecord]:
-    """Read every run in a directory and below it. Raises `UsageError` where none is found."""
+    """Read every run in a directory and below it. Raises `UsageError` if there is none."""
     directory = Path(directory)
     found = sorted(path.parent for path in directory.rglob(DATABASE)) if directory.is_dir() else []
     if not found:

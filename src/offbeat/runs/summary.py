@@ -34,11 +34,11 @@ class Summary:
         loss: Loss of the last evaluation.
         metrics: All metrics of the last evaluation by name; NaN means undefined.
         best_metrics: The best finite value of each metric.
-        privacy: Of a run with noise what the busiest client has spent (mu, epsilon, epsilon_strict, after so
-            many releases), and of how many clients the budget is spent. None without noise.
+        privacy: In a run with noise, what the busiest client has spent (mu, epsilon, epsilon_strict, and its
+            number of releases), and the number of clients whose budget is spent. None without noise.
         client_state_bytes: Bytes of the clients' states at the end.
-        server_state_bytes: Bytes of the memories of aggregator and server steps at the end, with a
-            vector that travels with the model.
+        server_state_bytes: Bytes at the end of the memories of aggregator and server steps, and of a vector
+            that travels with the model.
     """
 
     seconds: float

@@ -33,16 +33,16 @@ class RunRows(RunFacts, Protocol):
 class Run(Presentation):
     """A finished simulation.
 
-    What a `RunRecord` has too is the same there: `journal`, `metrics`, `rows`, `evaluations`, `entries`,
-    `client_metrics`, `plot`, `to_pandas`.
+    These members are the same as those of a `RunRecord`: `journal`, `metrics`, `rows`, `evaluations`,
+    `entries`, `client_metrics`, `plot`, `to_pandas`.
 
     Attributes:
         model: The final model.
         summary: The run in numbers.
-        stop_reason: Why it ended.
-        source: Where its journal and its evaluations are read from.
-        path: Its directory, if it has one; the journal of such a run is read when it is asked for.
-        own: Of a run without a directory, each client's own tensors of the model.
+        stop_reason: Why the run ended.
+        source: Source of the journal and the evaluations.
+        path: The run's directory, if it has one. The journal of such a run is read on access.
+        own: In a run without a directory, each client's own tensors of the model.
     """
 
     model: Model

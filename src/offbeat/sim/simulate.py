@@ -50,33 +50,36 @@ def simulate(
     Args:
         algorithm: The algorithm.
         world: Speeds, networks and availability of the clients.
-        learner: Trains and evaluates. None means nothing is trained: the run shows what the schedule does.
+        learner: Trains and evaluates. None means that nothing is trained, and the run shows only what the
+            schedule does.
         seed: The run's seed, in [0, 2**63).
         until: The run's limits.
         evaluate: How often the global model is evaluated; None means never.
-        workers: Single-threaded processes that train; 0 trains in this process. Results do not depend on it.
+        workers: Number of single-threaded worker processes; 0 trains in the main process. The number does
+            not change results.
         executor: `OnRay` trains on a Ray cluster, with the same results; `Batched` trains many clients
             together, and its results differ in the last bits. None means `workers` decides.
         out: Directory to write the run to, from which it can be resumed. None means it stays in memory.
-        label: What the run is called in tables and pictures; None means the algorithm's name.
-        recipe: The recipe the run is made from, written to its directory.
+        label: Name of the run in tables and figures. None means the algorithm's name.
+        recipe: The recipe of the run, which is written to the run's directory.
         watch: Called with the progress about ten times a second.
         checkpoint_seconds: Real seconds between two checkpoints, at most.
-        client_memory: Bytes in memory of what clients keep from task to task; the rest goes to files. None
-            means all of it stays in memory.
-        initial: The weights that the run starts from: a .safetensors file, the directory of a finished run,
+        client_memory: Bytes of client state that stay in memory; the rest goes to files. None means that all
+            of it stays in memory.
+        initial: The weights from which the run starts: a .safetensors file, the directory of a finished run,
             or a model. None means the learner's own.
-        guard: Refuses updates whose size is absurd beside the recent ones. None means no guard.
+        guard: Options of the guard, which refuses updates of absurd size. None means no guard.
         privacy: Noise, secure sums and their options. None means that each update is used as it is.
-        callbacks: What is called while the run goes on, in this order.
+        callbacks: Objects that are called during the run, in this order.
         keep_checkpoint: Whether the directory keeps a checkpoint of the run's end, from which `resume` can
-            go on under other limits: one model, and one for each version that was still being trained on.
+            continue under other limits. It contains one model, and one more for each version from which a
+            client was still training.
 
     Returns:
         The finished run.
 
     Raises:
-        UsageError: What is asked cannot be run.
+        UsageError: The arguments do not describe a possible run.
         RunError: The run fails, or a callback does.
     """
     execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
@@ -105,37 +108,38 @@ def resume(
     callbacks: Sequence[Callback] = (),
     keep_checkpoint: bool = True,
 ) -> Run:
-    """Resume a run from its last checkpoint, with the arguments of its start.
+    """Resume a run from its last checkpoint, with the arguments with which it was started.
 
-    An interrupted run ends bit-identical to one that was never interrupted. A run that has ended goes on if
-    `until` is given, differs from its limits so far, and is not reached. It ends bit-identical to a run that
-    had these limits from the start; only `best.safetensors` may be the version with which it had ended.
+    An interrupted run ends bit-identical to an uninterrupted one. A run that has ended continues if `until`
+    is given, differs from its previous limits, and is not reached. It ends bit-identical to a run that had
+    these limits from the start; only `best.safetensors` may be the version with which it had ended.
 
     Args:
         directory: The run's directory.
         algorithm: As for `simulate`, and so are the arguments that follow.
         world: Speeds, networks and availability of the clients.
         learner: Trains and evaluates.
-        until: The run's limits. None means those it had.
+        until: The run's limits. None means its previous limits.
         evaluate: How often the global model is evaluated; None means never.
         workers: Single-threaded processes that train.
-        executor: `Batched` if the run was started with it, else any other.
+        executor: `Batched` if the run was started with `Batched`, else any other executor.
         watch: Called with the progress about ten times a second.
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         client_memory: Bytes in memory of what clients keep from task to task.
         initial: The weights that the run started from.
         guard: The guard that the run was started with.
         privacy: The options of privacy that the run was started with.
-        callbacks: What is called while the run goes on from its checkpoint; not if it stays as it is.
+        callbacks: Objects that are called while the run continues. They are not called if it does not
+            continue.
         keep_checkpoint: As for `simulate`.
 
     Returns:
-        The finished run; one that had finished before, and does not go on, as it is.
+        The finished run. A run that had finished before and does not continue is returned as it is.
 
     Raises:
-        UsageError: What is given is not what the run was started with; or the run has ended, should go on,
-            and its directory has no checkpoint of its end.
-        RunError: What is given does not repeat the run's journal, or only one of the two trains with
+        UsageError: The arguments are not those with which the run was started. Or the run has ended and
+            should continue, but its directory has no checkpoint of its end.
+        RunError: The arguments do not repeat the run's journal, or only one of the two runs trains with
             `Batched`, or the run or a callback fails.
     """
     execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)

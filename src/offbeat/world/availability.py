@@ -18,15 +18,15 @@ class Availability:
     """Presence of the clients, and the probability that a task is lost.
 
     Attributes:
-        dropout: Probability in [0, 1) that a task is lost, at a moment uniform over its duration; one for
-            all clients, or a list of one each.
+        dropout: Probability in [0, 1) that a task is lost, at a moment uniform over its duration. One number
+            for all clients, or a list with one number per client.
         join: Time in seconds at which a client joins, per client. None means at the start.
         leave: Time in seconds at which a client leaves, per client. None means never.
-        period: Length in seconds of a cycle of presence and absence, each client with a random phase of its
-            own. None means no cycle.
+        period: Length in seconds of a cycle of presence and absence. Each client has its own random phase.
+            None means no cycle.
         present: Share in (0, 1] of each period, from its beginning, in which a client is present.
-        intervals: For each client its intervals of presence (from, until) in seconds, apart and in order;
-            until None means the end of the run. Instead of `join`, `leave` and `period`.
+        intervals: For each client, its intervals of presence (from, until) in seconds, disjoint and in
+            order. None for until means the end of the run. Replaces `join`, `leave` and `period`.
     """
 
     dropout: Probability | list[Probability] = 0.0

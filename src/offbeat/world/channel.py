@@ -129,15 +129,15 @@ class LargeScale:
 
 @checked_dataclass
 class Channel:
-    """The uplink that all clients share. Its draws come from the run's seed: see `Radio`.
+    """The uplink that all clients share. `Radio` draws from it with the run's seed.
 
     Attributes:
         symbols: n, the symbols that clients share in an iteration.
-        period: Length in seconds of an iteration with n symbols; one of another length has in proportion (the
-            paper: n in T_max/4). None means n in every iteration.
-        snr_db: Mean received SNR in dB: one number for all, as under power control (the paper: 13), a list of
-            one per client, or a `LargeScale` from which each client's follows. It is the mean over the
-            fading; under shadowing it is the median over the shadowing too.
+        period: Length in seconds of an iteration with n symbols. An iteration of another length has its
+            share of n (the paper: n in T_max/4). None means n symbols in every iteration.
+        snr_db: Mean received SNR in dB: one number for all, as under power control (the paper: 13), a list
+            with one number per client, or a `LargeScale` from which each client's SNR follows. It is the
+            mean over the fading; with shadowing it is also the median over the shadowing.
         fading: Small-scale fading, drawn per client and iteration.
     """
 

@@ -9,13 +9,14 @@ from offbeat.world.laws import Law
 class Network:
     """Links of the clients: a transfer takes latency + bits / bandwidth, each way.
 
-    Each quantity is one number for all clients, a list of one each, or a law drawn from once per client.
+    Each quantity is one number for all clients, a list with one number per client, or a law that is drawn
+    once per client.
 
     Attributes:
         latency: Seconds of a message each way.
-        up: Bandwidth to the server in bits per second. None, also in a list, means that the transfer takes
-            no time.
-        down: Bandwidth from the server in bits per second; None as for `up`.
+        up: Bandwidth to the server in bits per second. None means that the transfer takes no time; a list
+            may contain None too.
+        down: Bandwidth from the server in bits per second. None has the same meaning as for `up`.
         delay: Law of extra seconds before each upload (FedFa's long-tailed delays). None means no delay.
     """
 

@@ -23,14 +23,15 @@ class World:
     """The clients' side of a simulation. Everything random in it comes from the run's seed.
 
     Attributes:
-        seconds_per_step: Seconds of one local step, per client: a law drawn from once per client, a number
-            for all, a list of one number each, a list of lists (per client, per task; the last one repeats),
-            or a function of (client, task number), where a client's first task has number 0.
+        seconds_per_step: Seconds of one local step: a law that is drawn once per client, one number for all
+            clients, a list with one number per client, a list of lists (per client and task; the last number
+            repeats), or a function of (client, task number), where a client's first task has number 0.
         clients: Number of clients. None means that the learner or a list determines it.
         jitter: Relative standard deviation in [0, 1] of a task's speed around its client's (FedCompass:
-            0.05), for all clients or a list of one each.
-        change: Probability that a task re-draws its client's speed for good (FedCompass, Appendix G.2: 0.1).
-        per_task: Whether the law is drawn from anew for every task.
+            0.05). One number for all clients, or a list with one number per client.
+        change: Probability that a task draws its client's speed anew for all later tasks (FedCompass,
+            Appendix G.2: 0.1).
+        per_task: Whether every task draws from the law anew.
         network: Links of the clients.
         availability: Presence of the clients, and dropout.
         channel: Radio uplink that the clients share, for algorithms that schedule it.

@@ -1,7 +1,7 @@
-"""Robust aggregation: aggregators that some malicious clients cannot lead where they want.
+"""Robust aggregation: aggregators that limit the influence of some malicious clients.
 
-Each can take the place of the aggregator of any algorithm (`offbeat.compose`) whose aggregations are large
-enough. Norms and distances are of the parameters.
+Each can replace the aggregator of any algorithm (`offbeat.compose`) whose aggregations are large enough.
+Norms and distances are those of the parameters.
 """
 
 from typing import Annotated

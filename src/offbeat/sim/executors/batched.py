@@ -21,10 +21,10 @@ from offbeat.sim.executors.in_process import InProcess
 
 @dataclass(frozen=True)
 class Batched:
-    """Train many clients' tasks together, in this process.
+    """Train many clients' tasks together, in the main process.
 
     Args:
-        clients: the most tasks in one batch, from 1.
+        clients: Largest number of tasks in one batch, at least 1.
 
     Raises:
         UsageError: `clients` is below 1.

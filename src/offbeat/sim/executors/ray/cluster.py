@@ -16,17 +16,18 @@ REACH_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class OnRay:
-    """Where to train: a Ray cluster, and how much of it.
+    """Training on a Ray cluster, or on a part of it.
 
     Args:
-        address: HOST:PORT of the cluster's head, or "auto" for the cluster that runs on this machine. None
-            takes RAY_ADDRESS of the environment, and without that starts Ray on this machine for the run.
-        workers: CPUs to train on, from 1. None means all that the cluster has when the run starts, divided
-            by `share`.
-        share: runs that train there at the same time, from 1.
+        address: HOST:PORT of the cluster's head, or "auto" for the cluster on this machine. None uses the
+            environment variable RAY_ADDRESS; if the variable is not set, None starts Ray on this machine for
+            the run.
+        workers: Number of CPUs to train on, at least 1. None means all CPUs of the cluster at the start of
+            the run, divided by `share`.
+        share: Number of runs that train on the cluster at the same time, at least 1.
 
     Raises:
-        UsageError: an address of another form, or a number below 1.
+        UsageError: The address has another form, or a number is below 1.
     """
 
     address: str | None = None
