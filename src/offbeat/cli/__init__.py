@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli import (
+    certificate,
     check,
     compare,
     export,
@@ -79,7 +80,7 @@ def _main(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
-    helper.helper, check.check,
+    helper.helper, check.check, certificate.certificate,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,
 )  # fmt: skip

@@ -8,7 +8,6 @@ when it changes, so a token is replaced or revoked while the server runs.
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from filelock import FileLock
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.address import check_name
 from offbeat.net.auth.reloading import ReloadingFiles
-from offbeat.runs.files import sync_directory
+from offbeat.runs.files import write_private
 
 DASHBOARD = "@dashboard"
 """The name in the token of a live page; no site can have it."""
@@ -188,14 +187,7 @@ def _changing(path: Path) -> Iterator[TokenFile]:
 def _write(path: Path, stored: TokenFile) -> None:
     """Replace the file as a whole, readable by its owner only."""
     text = msgspec.json.encode(TokenFile(dict(sorted(stored.sites.items())), stored.samples))
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(text, indent=1) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync_directory(path.parent)
+    write_private(path, msgspec.json.format(text, indent=1) + b"\n")
 
 
 def _hash(salt: str, secret: str) -> str:
