@@ -23,6 +23,7 @@ from offbeat.cli import (
     export,
     helper,
     join,
+    kit,
     list,
     runs,
     serve,
@@ -81,6 +82,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check, certificate.certificate,
+    kit.kit,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,
 )  # fmt: skip

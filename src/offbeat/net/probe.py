@@ -209,8 +209,11 @@ class _Probe:
         context.set_alpn_protocols(["h2"])
         try:
             if given.ca is not None:
-                pem(given.ca)
-                context.load_verify_locations(given.ca)
+                if isinstance(given.ca, bytes):
+                    context.load_verify_locations(cadata=given.ca.decode("ascii", "replace"))
+                else:
+                    pem(given.ca)
+                    context.load_verify_locations(given.ca)
             else:
                 context.load_default_certs()
                 with suppress(OSError):  # those that gRPC brings along
@@ -218,7 +221,9 @@ class _Probe:
                         Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
                     )
         except ssl.SSLError as error:
-            raise UsageError(f"--ca {given.ca} has no certificate that can be read ({_why(error)})") from None
+            raise UsageError(
+                f"{given.authority} has no certificate that can be read ({_why(error)})"
+            ) from None
         if given.certificate is not None and given.key is not None:
             pem(given.certificate), pem(given.key)
             try:
@@ -253,8 +258,10 @@ class _Probe:
                 "give --ca FILE with its authority",
             )
         else:
-            what = f"is not signed by the authority of --ca {self._credentials.ca}"
+            what = f"is not signed by the authority of {self._credentials.authority}"
             todo = "give the server's own"
+            if isinstance(self._credentials.ca, bytes):
+                todo = "the kit is of another server, so ask this server's operator for one"
         return UnreachableError("TLS", f"{where} {what}{signer} ({error.verify_message}): {todo}", usage=True)
 
     def _refused(self, error: Exception, after: bool = False) -> UnreachableError:

@@ -19,13 +19,16 @@ from offbeat.core.errors import UsageError
 from offbeat.net import descriptors
 from offbeat.net.address import socket_path, split
 from offbeat.net.auth.credentials import (
+    EXPIRES_KEY,
     FORWARDED_KEY,
+    RENEWS_KEY,
     Authenticator,
     ServerCredentials,
     VerifiedIdentity,
 )
 from offbeat.net.auth.tls import server_tls
 from offbeat.net.auth.tokens import SampleRange
+from offbeat.net.clock import SystemClock
 from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.grpc.door import Door, peer_of
 from offbeat.net.grpc.health import Health
@@ -42,7 +45,8 @@ from offbeat.net.grpc.protocol import (
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
-from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
+from offbeat.net.renewing import RenewingServerChannel
+from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError, ServerChannel
 from offbeat.net.versions import METADATA, VERSION_KEY, refusal
 from offbeat.net.wire.connection import CloseReason, Connection
 from offbeat.net.wire.limits import Limits
@@ -173,6 +177,8 @@ class GrpcListener:
             self._logins.failed(host)
             return None, CloseReason(str(error), error.kind)
         self._logins.succeeded(host)
+        if verified.token.unused:
+            await asyncio.to_thread(verified.token.use)
         site, most = verified.site, self._limits.of_a_site
         if (unfit := refusal(__version__, metadata.get(VERSION_KEY))) is not None:
             return site, CloseReason(unfit, "version")
@@ -181,25 +187,26 @@ class GrpcListener:
         self._open_of[site] += 1
         try:
             with self._door.admitted(context.peer()):
-                return site, await self._serve_site(context, verified)
+                return site, await self._serve_site(context, verified, RENEWS_KEY in metadata)
         finally:
             self._open_of[site] -= 1
             if not self._open_of[site]:
                 del self._open_of[site]
 
-    async def _serve_site(self, context: Context, verified: VerifiedIdentity) -> CloseReason:
+    async def _serve_site(self, context: Context, verified: VerifiedIdentity, renews: bool) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
             verified.site, stream, reader, self._limits, self._budget, verified.valid
         )
         try:
-            await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}")))
+            told = [(EXPIRES_KEY, f"{verified.token.expires}")] if verified.token.expires else []
+            await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}"), *told))
             if self._on_socket:
                 await _send_at_once(stream)
             if isinstance(first := await connection.registered(), Register):
                 self._check_samples(connection, first.samples)
             if connection.ending is None:
-                await self._handle(connection)
+                await self._handle(connection, verified, renews)
             ending = await connection.ended()
             if ending.kind:
                 await _reject(stream, ending, self._limits.drain)
@@ -218,11 +225,13 @@ class GrpcListener:
             reason = f"samples = {samples} is not allowed: site {site} is enrolled with {least} to {most}"
             connection.abort(CloseReason(reason, "samples"))
 
-    async def _handle(self, connection: ServerConnection) -> None:
+    async def _handle(self, connection: ServerConnection, verified: VerifiedIdentity, renews: bool) -> None:
         """Replace an older connection of this site, and run the handler of this one to its end."""
         site = connection.site
-        task = asyncio.create_task(self._run(connection, self._connections.get(site)))
+        channel = RenewingServerChannel(connection, verified.token, SystemClock())
+        task = asyncio.create_task(self._run(connection, channel, self._connections.get(site)))
         self._connections[site] = connection, task
+        renewing = asyncio.create_task(channel.renew()) if renews and verified.token.expires else None
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -230,10 +239,14 @@ class GrpcListener:
             await task
             raise
         finally:
+            if renewing is not None:
+                renewing.cancel()
             if self._connections.get(site) == (connection, task):
                 del self._connections[site]
 
-    async def _run(self, connection: ServerConnection, older: RunningConnection | None) -> None:
+    async def _run(
+        self, connection: ServerConnection, channel: ServerChannel, older: RunningConnection | None
+    ) -> None:
         if older is not None:
             reason = (
                 f"a newer connection of site {connection.site} has replaced this one: does another process "
@@ -242,7 +255,7 @@ class GrpcListener:
             older[0].abort(CloseReason(reason, "replaced"))
             await asyncio.wait([older[1]])
         try:
-            await self._on_channel(connection)
+            await self._on_channel(channel)
         except ChannelClosedError:
             pass
         except Exception:
