@@ -47,7 +47,8 @@ def dashboard_of(
         counts = Counter(listener.rejected) + refusals.counts + Counter(current.rejected)
         current = with_enrolled(current, listener.enrolled())
         sites = tuple(replace(site, allowed=listener.samples(site.name)) for site in current.sites)
-        return replace(current, rejected=dict(counts), sites=sites)
+        ends = listener.expires_in()
+        return replace(current, rejected=dict(counts), sites=sites, expires_in=ends)
 
     def unready() -> str:
         if service is None or isinstance(service, FinishedService):

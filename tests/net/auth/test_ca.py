@@ -14,9 +14,10 @@ from cryptography import x509
 from offbeat.core.errors import UsageError
 from offbeat.net.auth.ca import RENEWED_BEFORE, OwnAuthority, check_host, covers
 from offbeat.net.auth.certificates import SERVER, check_usage
-from offbeat.net.auth.credentials import ServerCredentials
+from offbeat.net.auth.credentials import Authenticator, ServerCredentials
 from offbeat.net.auth.renewal import renew_certificate
 from offbeat.net.auth.tls import server_tls
+from offbeat.net.auth.tokens import enrol
 
 HOSTS = ("fl.example.org", "127.0.0.1", "[::1]")
 
@@ -111,6 +112,18 @@ def test_a_certificate_that_cannot_be_renewed_is_reported_and_stays(
     assert "cannot be renewed" in caplog.text
     assert "ca.key is missing" in caplog.text
     assert own.certificate.read_bytes() == before
+
+
+def test_the_server_tells_what_ends_when(own: OwnAuthority) -> None:
+    tokens = own.directory / "tokens.json"
+    enrol(tokens, "forever")
+    enrol(tokens, "north", life=100)
+    found = Authenticator(ServerCredentials(own.certificate, own.key, tokens=tokens)).expires_in()
+    assert found.keys() == {"north", "@server"}
+    assert 0 < found["north"] <= 100
+    assert 364 * 86400 < found["@server"] <= 365 * 86400
+    enrol(tokens, "north", keep=True)
+    assert Authenticator(ServerCredentials(tokens=tokens)).expires_in() == {}
 
 
 def test_no_certificate_outlives_its_authority(own: OwnAuthority) -> None:

@@ -53,6 +53,12 @@ def test_numbers_of_the_run():
     assert samples(replace(SNAPSHOT, stopped="done"))["offbeat_stopped", none] == 1
 
 
+def test_what_expires_has_its_seconds_by_owner():
+    got = samples(replace(SNAPSHOT, expires_in={"north": 3600.0, "@server": -5.0}))
+    ends = {labels: value for (name, labels), value in got.items() if "credential" in name}
+    assert ends == {frozenset({"north"}): 3600, frozenset({"@server"}): -5}
+
+
 def test_numbers_of_a_site():
     got, north = samples(SNAPSHOT), frozenset({"north"})
     expected = {

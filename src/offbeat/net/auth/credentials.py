@@ -6,6 +6,7 @@ both, which must then agree. Each rule can be turned off by a flag that says wha
 without credentials, a site says its own name.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import check_name, is_local, is_name
-from offbeat.net.auth.certificates import is_same, names_in
+from offbeat.net.auth.certificates import ends_at, is_same, names_in
 from offbeat.net.auth.revocation import RevocationList, serial
 from offbeat.net.auth.site_token import NO_TOKEN, ShownToken, SiteToken
 from offbeat.net.auth.tokens import SampleRange, Tokens, check_token
@@ -27,6 +28,8 @@ RENEWS_KEY = "offbeat-renews"
 """The metadata key by which a site tells that it stores a renewed token."""
 EXPIRES_KEY = "offbeat-expires"
 """The metadata key of when the token expires that a site has shown, in seconds since 1970."""
+SERVER_OWNER = "@server"
+"""The owner of the server's certificate, which no site's name can be."""
 _MOST_TOKEN = 256
 PeerIdentity = Mapping[str, list[bytes]]
 """The fields of a peer's certificate, under gRPC's names; empty without TLS."""
@@ -136,6 +139,14 @@ def pem(path: Path) -> bytes:
     return data
 
 
+def certificate_ends(path: Path) -> float | None:
+    """When a certificate expires, in seconds since 1970; None for a file that is being replaced."""
+    try:
+        return ends_at(pem(path))
+    except UsageError:
+        return None
+
+
 def authorities(ca: Path | bytes) -> bytes:
     """The certificates (PEM) of the authorities that a site trusts. Raises as `pem` does."""
     return ca if isinstance(ca, bytes) else pem(ca)
@@ -197,6 +208,18 @@ class Authenticator:
     def enrolled(self) -> frozenset[str]:
         """Names of the sites that have a token; empty where sites need none."""
         return frozenset() if self._tokens is None else self._tokens.sites()
+
+    def expires_in(self) -> dict[str, float]:
+        """Seconds until the last token of a site expires, and the server's certificate, of those that do."""
+        found: dict[str, float] = {}
+        if self._tokens is not None:
+            now = self._tokens.clock()
+            for site, stored in self._tokens.stored().items():
+                if all(each.expires for each in stored):
+                    found[site] = max(each.expires for each in stored) - now
+        if self._own is not None and (ends := certificate_ends(self._own)) is not None:
+            found[SERVER_OWNER] = ends - time.time()
+        return found
 
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have, as it is enrolled; None means any."""

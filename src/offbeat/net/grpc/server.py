@@ -114,6 +114,10 @@ class GrpcListener:
         """Names of the sites that have a token; empty where sites need none."""
         return self._authenticator.enrolled()
 
+    def expires_in(self) -> dict[str, float]:
+        """Seconds until a credential expires, by its owner."""
+        return self._authenticator.expires_in()
+
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have; None means any."""
         return self._authenticator.samples(site)

@@ -104,6 +104,14 @@ class _SnapshotCollector(Collector):
         for reason, count in sorted(s.rejected.items()):
             rejected.add_metric([reason], count)
         yield rejected
+        expiring = GaugeMetricFamily(
+            "offbeat_credential_expires_seconds",
+            "Seconds until the credential of an owner expires.",
+            labels=["owner"],
+        )
+        for owner, seconds in sorted(s.expires_in.items()):
+            expiring.add_metric([owner], seconds)
+        yield expiring
         yield from _model_metrics(self.evaluation)
         yield from _site_metrics(s)
 
