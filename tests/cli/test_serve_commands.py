@@ -518,10 +518,7 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
     service = SimpleNamespace(snapshot=lambda: shown)
     enrolled = {"north": (100, 5000)}
     door = SimpleNamespace(
-        rejected={"layout": 5, "frame": 3},
-        samples=enrolled.get,
-        enrolled=lambda: {"north", "west"},
-        expires_in=dict,
+        rejected={"layout": 5, "frame": 3}, samples=enrolled.get, enrolled=lambda: {"north", "west"}
     )
 
     async def go() -> None:

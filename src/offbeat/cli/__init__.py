@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli import (
+    audit,
     certificate,
     check,
     compare,
@@ -83,6 +84,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check, certificate.certificate,
     kit.kit,
+    audit.audit,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """The live page of `offbeat serve`."""
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -47,8 +48,7 @@ def dashboard_of(
         counts = Counter(listener.rejected) + refusals.counts + Counter(current.rejected)
         current = with_enrolled(current, listener.enrolled())
         sites = tuple(replace(site, allowed=listener.samples(site.name)) for site in current.sites)
-        ends = listener.expires_in()
-        return replace(current, rejected=dict(counts), sites=sites, expires_in=ends)
+        return replace(current, rejected=dict(counts), sites=sites)
 
     def unready() -> str:
         if service is None or isinstance(service, FinishedService):
@@ -56,4 +56,8 @@ def dashboard_of(
         return service.unready
 
     place = MonitorAddress(*split(address), token, tls, unencrypted)
-    return dashboard(Watched(snapshot, state, unready), place, refusals)
+
+    def expires_in() -> Mapping[str, float]:
+        return listener.expires_in()
+
+    return dashboard(Watched(snapshot, state, unready, expires_in), place, refusals)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import check_name, is_local, is_name
+from offbeat.net.audit import NO_AUDIT, OPERATOR, Audit
 from offbeat.net.auth.certificates import ends_at, is_same, names_in
 from offbeat.net.auth.revocation import RevocationList, serial
 from offbeat.net.auth.site_token import NO_TOKEN, ShownToken, SiteToken
@@ -173,13 +174,18 @@ class Authenticator:
     Raises `RunError` if the tokens file is damaged at the start, `UsageError` if the revocation list is.
     """
 
-    def __init__(self, credentials: ServerCredentials) -> None:
+    def __init__(self, credentials: ServerCredentials, audit: Audit = NO_AUDIT) -> None:
         self._certificates, self._own = credentials.client_ca is not None, credentials.certificate
-        self._tokens = None if credentials.tokens is None else Tokens(credentials.tokens)
+        self._tokens = None
+        if credentials.tokens is not None:
+            self._tokens = Tokens(credentials.tokens, on_change=audit.tokens)
         self._any_name = credentials.insecure_any_name
         self._revoked: RevocationList | None = None
         if credentials.revoked is not None and credentials.client_ca is not None:
-            self._revoked = RevocationList(credentials.revoked, credentials.client_ca)
+            event = {"action": "config.reload", "files": "the certificates that are revoked"}
+            self._revoked = RevocationList(
+                credentials.revoked, credentials.client_ca, lambda: audit.record(OPERATOR, event)
+            )
 
     def admit(self, metadata: Mapping[str, str], identity: PeerIdentity) -> VerifiedIdentity:
         """The site of a call with this metadata and certificate. Raises `ProtocolError`."""

@@ -105,6 +105,7 @@ class Tokens:
         path: The file; without one there are no tokens.
         required_once_there: Whether a file that is deleted counts as damaged, and not as one without tokens.
         clock: Gives seconds since 1970.
+        on_change: Called with all stored tokens, now and whenever the file has changed.
 
     Attributes:
         path: The file.
@@ -114,11 +115,18 @@ class Tokens:
     """
 
     def __init__(
-        self, path: Path, *, required_once_there: bool = False, clock: Callable[[], float] = time.time
+        self,
+        path: Path,
+        *,
+        required_once_there: bool = False,
+        clock: Callable[[], float] = time.time,
+        on_change: Callable[[StoredTokens], None] = lambda _: None,
     ) -> None:
         self.path, self._required, self.clock = path, False, clock
         self._keep = required_once_there
-        self._stored = ReloadingFiles((path,), self._read, "the tokens read before stay valid")
+        message = "the tokens read before stay valid"
+        self._stored = ReloadingFiles((path,), self._read, message, lambda file: on_change(file.sites))
+        on_change(self.stored())
 
     @property
     def empty(self) -> bool:

@@ -18,6 +18,7 @@ from grpc import aio
 from offbeat.core.errors import UsageError
 from offbeat.net import descriptors
 from offbeat.net.address import socket_path, split
+from offbeat.net.audit import NO_AUDIT, OPERATOR, Actor, Audit
 from offbeat.net.auth.credentials import (
     EXPIRES_KEY,
     FORWARDED_KEY,
@@ -66,17 +67,21 @@ _STREAMS = 8  # on one HTTP/2 connection; an honest site has one, and a second w
 
 
 async def listen(
-    address: str, credentials: ServerCredentials, limits: Limits, on_channel: OnChannel
+    address: str,
+    credentials: ServerCredentials,
+    limits: Limits,
+    on_channel: OnChannel,
+    audit: Audit = NO_AUDIT,
 ) -> "GrpcListener":
     """Listen at "HOST:PORT" (port 0: a free one) or "unix:PATH".
 
-    `on_channel` is run for each connection of a site.
+    `on_channel` is run for each connection of a site. `audit` takes who comes, who is refused and why.
 
     Raises `UsageError` for an address or credentials that cannot be used.
     """
     credentials.check(address)
     tune_malloc()
-    listener = GrpcListener(Authenticator(credentials), limits, on_channel)
+    listener = GrpcListener(Authenticator(credentials, audit), limits, on_channel, audit)
     await listener.open(address, credentials)
     return listener
 
@@ -84,7 +89,10 @@ async def listen(
 class GrpcListener:
     """A listening server."""
 
-    def __init__(self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel) -> None:
+    def __init__(
+        self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel, audit: Audit = NO_AUDIT
+    ) -> None:
+        self._audit = audit
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
         self._open, self._open_of = 0, Counter[str]()  # in all, and of each site
@@ -127,7 +135,9 @@ class GrpcListener:
         check_free(address)
         server = aio.server(options=_server_options(self._limits, self._door.most))
         server.add_generic_rpc_handlers((_Methods(self._connect), Health()))
-        tls, path = server_tls(credentials), socket_path(address)
+        event = {"action": "config.reload", "files": "the server's certificate and key"}
+        tls = server_tls(credentials, lambda: self._audit.record(OPERATOR, event))
+        path = socket_path(address)
         try:
             port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls)
         except RuntimeError:
@@ -165,13 +175,14 @@ class GrpcListener:
                 self._open -= 1
         if ending.kind:
             self._refusals.add(ending.kind, context.peer(), ending.reason, site)
+            event = {"action": "login" if site is None else "site.refuse", "kind": ending.kind}
+            actor = Actor(site, "site", self._host(context))
+            self._audit.record_repeated(actor, {**event, "reason": ending.reason}, "failed")
         _finish(context, _status(ending), ending.reason)
 
     async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
         """Serve a connection to its end; returns the site's name, if it has proved one, and the reason."""
-        host, _ = peer_of(context.peer())
-        if self._on_socket:
-            host = _forwarded_host(context)
+        host = self._host(context)
         if (waits := self._logins.refusal(host)) is not None:
             return None, CloseReason(waits, "logins")
         try:
@@ -197,6 +208,10 @@ class GrpcListener:
             if not self._open_of[site]:
                 del self._open_of[site]
 
+    def _host(self, context: Context) -> str:
+        """The address of the peer, or what the proxy before this server says it is."""
+        return _forwarded_host(context) if self._on_socket else peer_of(context.peer())[0]
+
     async def _serve_site(self, context: Context, verified: VerifiedIdentity, renews: bool) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
@@ -210,6 +225,8 @@ class GrpcListener:
             if isinstance(first := await connection.registered(), Register):
                 self._check_samples(connection, first.samples)
             if connection.ending is None:
+                actor = Actor(verified.site, "site", self._host(context))
+                self._audit.record_repeated(actor, {"action": "site.connect"})
                 await self._handle(connection, verified, renews)
             ending = await connection.ended()
             if ending.kind:
@@ -247,6 +264,8 @@ class GrpcListener:
                 renewing.cancel()
             if self._connections.get(site) == (connection, task):
                 del self._connections[site]
+            reason = connection.ending.reason if connection.ending is not None else ""
+            self._audit.record_repeated(Actor(site, "site"), {"action": "site.disconnect", "reason": reason})
 
     async def _run(
         self, connection: ServerConnection, channel: ServerChannel, older: RunningConnection | None

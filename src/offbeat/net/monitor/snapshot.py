@@ -104,8 +104,6 @@ class Snapshot:
         privacy: What the busiest client has spent, as `Summary.privacy`. None without noise.
         helpers: The helpers. None without secure aggregation.
         begins_with: Number of sites that the run waits for before it begins. None means that it has begun.
-        expires_in: Seconds until a credential expires, by its owner: a site, or
-            "@server" of the server's certificate.
     """
 
     run: str
@@ -131,7 +129,6 @@ class Snapshot:
     privacy: Mapping[str, float] | None = None
     helpers: HelpersView | None = None
     begins_with: int | None = None
-    expires_in: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def there(self) -> int:
