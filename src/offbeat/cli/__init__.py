@@ -17,11 +17,14 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli import (
+    audit,
+    certificate,
     check,
     compare,
     export,
     helper,
     join,
+    kit,
     list,
     runs,
     serve,
@@ -81,7 +84,9 @@ def _main(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
-    helper.helper, check.check,
+    helper.helper, check.check, certificate.certificate,
+    kit.kit,
+    audit.audit,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like, statistics.statistics,
 )  # fmt: skip

@@ -8,6 +8,7 @@ import typer
 
 from offbeat.cli.console import out, print_json
 from offbeat.cli.join import make_policy
+from offbeat.cli.kit import Access, Address, KitOption
 from offbeat.cli.options import (
     AsJson,
     Certificate,
@@ -17,7 +18,6 @@ from offbeat.cli.options import (
     ServerCA,
     TokenFile,
 )
-from offbeat.cli.tokens import read_token
 from offbeat.core.extras import requires_extra
 
 if TYPE_CHECKING:
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 
 
 def check(
-    address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH")
-    ],
+    address: Address = None,
     data: Annotated[str | None, typer.Option(metavar="DATA", help="the site's data, as for join")] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="where the site will keep its state")
@@ -36,6 +34,7 @@ def check(
         Path | None, typer.Option(metavar="FILE", help="the site's policy (YAML), as for join")
     ] = None,
     name: Annotated[str | None, typer.Option(help="the site's name, where no credential says it")] = None,
+    kit: KitOption = None,
     token_file: TokenFile = None,
     ca: ServerCA = None,
     cert: Certificate = None,
@@ -46,16 +45,14 @@ def check(
 ) -> None:
     """Try out a site's set-up, without taking part: address, proxy, TLS, token, clock, disk, data, policy."""
     with requires_extra("net"):
-        from offbeat.net.auth.credentials import SiteCredentials
         from offbeat.net.check import check_access, check_disk, check_loading, check_way
         from offbeat.net.proxy import proxy_for
 
-    token = None if token_file is None else read_token(token_file)
-    credentials = SiteCredentials(name, token, ca, cert, key, insecure_plaintext)
-    way = proxy_for(address, proxy)
-    results = list(check_way(address, credentials, way))
+    access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
+    credentials, way = access.credentials(), proxy_for(access.place, proxy)
+    results = list(check_way(access.place, credentials, way))
     if all(result.passed for result in results):
-        results += asyncio.run(check_access(address, credentials, way))
+        results += asyncio.run(check_access(access.place, credentials, way))
     if state is not None:
         results.append(check_disk(state))
     if data is not None:

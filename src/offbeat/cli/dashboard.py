@@ -1,6 +1,7 @@
 """The live page of `offbeat serve`."""
 
 from collections import Counter
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -55,4 +56,8 @@ def dashboard_of(
         return service.unready
 
     place = MonitorAddress(*split(address), token, tls, unencrypted)
-    return dashboard(Watched(snapshot, state, unready), place, refusals)
+
+    def expires_in() -> Mapping[str, float]:
+        return listener.expires_in()
+
+    return dashboard(Watched(snapshot, state, unready, expires_in), place, refusals)

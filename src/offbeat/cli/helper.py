@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.console import out
+from offbeat.cli.kit import Access, Address, KitOption
 from offbeat.cli.options import (
     Certificate,
     CertificateKey,
@@ -19,7 +20,7 @@ from offbeat.cli.options import (
     TokenFile,
     seconds_or_never,
 )
-from offbeat.cli.tokens import read_token
+from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
@@ -27,20 +28,21 @@ from offbeat.net.notify import at_work
 
 SECTIONS = {
     "Run": ("address", "name", "state", "give_up_after"),
-    "TLS and access": ("token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
+    "TLS and access": ("kit", "token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
     "Logging": ("log", "log_level"),
 }
 
 
 def helper(
-    address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH")
-    ],
-    name: Annotated[str, typer.Option(help="the helper's name, as the run's recipe has it")],
     state: Annotated[
         Path,
         typer.Option(metavar="DIR", help="where the helper keeps its key; never restore it from a copy"),
     ],
+    address: Address = None,
+    name: Annotated[
+        str | None, typer.Option(help="the helper's name, as the run's recipe has it; a kit has it already")
+    ] = None,
+    kit: KitOption = None,
     token_file: TokenFile = None,
     ca: ServerCA = None,
     cert: Certificate = None,
@@ -52,21 +54,21 @@ def helper(
     log_level: LogLevel = "info",
 ) -> None:
     """Help a run with secure aggregation: hold seeds of masks, and give sums of masks."""
-    with requires_extra("net"):
-        from offbeat.net.auth.credentials import SiteCredentials
-        from offbeat.net.client.connector import connector
     with requires_extra("secure", "secure aggregation: "):
         from offbeat.net.secure.helping import help_run
 
     setup_logs(log, log_level)
     give_up = seconds_or_never(give_up_after)
-    token = None if token_file is None else read_token(token_file)
-    credentials = SiteCredentials(name, token, ca, cert, key, insecure_plaintext)
+    with requires_extra("net"):
+        access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
+        connect = access.connect()
+    if access.site is None:
+        raise UsageError("give --name NAME, the helper's as the run's recipe has it, or --kit FILE")
+    helper_name = access.site
 
     async def helping() -> str:
-        async with at_work(f"helps a run at {address}"):
-            way = connector(address, credentials=credentials, proxy=proxy)
-            return await help_run(way, name, state, give_up_after=give_up)
+        async with at_work(f"helps a run at {access.place}"):
+            return await help_run(connect, helper_name, state, give_up_after=give_up)
 
     reason = asyncio.run(helping())
     out.print(f"the run has ended: {reason}; {state} is of no more use", markup=False)

@@ -11,6 +11,7 @@ import typer
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import out
 from offbeat.cli.keys import KeyGroup, split_sets
+from offbeat.cli.kit import Access, Address, KitOption
 from offbeat.cli.options import (
     Certificate,
     CertificateKey,
@@ -24,7 +25,6 @@ from offbeat.cli.options import (
     file_option,
     seconds_or_never,
 )
-from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
@@ -50,7 +50,7 @@ SECTIONS = {
     "Privacy": (
         "policy", "accept", "helper", "helper_state", "helper_token_file", "policy.*", "examples.*",
     ),
-    "TLS and access": ("token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
+    "TLS and access": ("kit", "token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
     "Logging": ("log", "log_level"),
 }  # fmt: skip
 REMOVED = {
@@ -63,9 +63,7 @@ REMOVED = {
 
 
 def join(
-    address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH")
-    ],
+    address: Address = None,
     data: Annotated[
         str | None,
         typer.Option(
@@ -88,6 +86,7 @@ def join(
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="keep the site's state and update here")
     ] = None,
+    kit: KitOption = None,
     token_file: TokenFile = None,
     ca: ServerCA = None,
     cert: Certificate = None,
@@ -136,7 +135,6 @@ def join(
 ) -> None:
     """Take part in a run as a site, with data that stay here."""
     with requires_extra("net"):
-        from offbeat.net.auth.credentials import SiteCredentials
         from offbeat.net.client.connector import connector
         from offbeat.net.client.join import join as join_run
         from offbeat.net.client.options import SiteOptions
@@ -154,9 +152,8 @@ def join(
         )
     site_options = validated(SiteOptions, given.get("site", {}), "--set site")
     give_up = seconds_or_never(give_up_after)
-    credentials = SiteCredentials(
-        name, None if token_file is None else read_token(token_file), ca, cert, key, insecure_plaintext
-    )
+    access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
+    connect = access.connect()
     check_device(device)
     if (helper is None) != (helper_state is None):
         raise UsageError("--helper and --helper-state belong together: give both, or neither")
@@ -173,7 +170,7 @@ def join(
     if examples is not None and state is None:
         raise UsageError("--set examples needs --state: what is spent must outlive the process")
     taking_part = join_run(
-        connector(address, credentials=credentials, proxy=proxy), dataset,
+        connect, dataset,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
         validation=validation, state=state, device=device, threads=site_options.threads,
         give_up_after=give_up,
@@ -182,17 +179,16 @@ def join(
     )  # fmt: skip
     # Files that the site's own code writes are private.
     os.umask(0o077)
-    taking_part = _as_service(taking_part, address)
+    taking_part = _as_service(taking_part, access.place)
     if helper is None:
         reason = asyncio.run(taking_part)
     else:
         with requires_extra("secure", "secure aggregation: "):
             from offbeat.net.secure.helping import help_run
-        token = None if helper_token_file is None else read_token(helper_token_file)
-        own_helper = SiteCredentials(helper, token, ca, cert, key, insecure_plaintext)
+        own_helper = access.credentials_of(helper, helper_token_file)
         assert helper_state is not None
         helping = help_run(
-            connector(address, credentials=own_helper, proxy=proxy),
+            connector(access.place, credentials=own_helper, proxy=proxy),
             helper,
             helper_state,
             give_up_after=give_up,
@@ -225,6 +221,7 @@ def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePoli
         document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--policy {file} cannot be read: {error}") from None
+    document = {} if document is None else document  # every key of a template is a comment
     if not isinstance(document, dict):
         raise UsageError(f"--policy {file} is not a mapping, such as min_batch_size: 8")
     changed = "" if given is None else ", changed by --set"

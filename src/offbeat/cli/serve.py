@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli import options
+from offbeat.cli.access import with_own
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out
 from offbeat.cli.dashboard import dashboard_of
@@ -123,8 +124,10 @@ def serve(
     """
     with requires_extra("net"):
         from offbeat.net import descriptors
-        from offbeat.net.address import split
+        from offbeat.net.address import is_local, split
+        from offbeat.net.auth.ca import OwnAuthority
         from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
+        from offbeat.net.auth.renewal import keep_certificate, renew_certificate
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
     from offbeat.callbacks.registry import make_callbacks
@@ -147,8 +150,17 @@ def serve(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
     )  # fmt: skip
+    credentials = with_own(credentials, state, listen)
+    own = OwnAuthority(state)
+    keeps_own = credentials.certificate == own.certificate
+    if keeps_own:
+        renew_certificate(own)
     credentials.check(listen)
-    for file in (tls_cert, tls_key, client_ca):  # now, not when the run's directory has been made
+    for file in (
+        credentials.certificate,
+        credentials.key,
+        client_ca,
+    ):  # now, not when the run's directory has been made
         if file is not None:
             pem(file)
     Authenticator(credentials)
@@ -176,6 +188,8 @@ def serve(
         async with AsyncExitStack() as stack:
             signs = asyncio.create_task(_signs_of_life(state))
             stack.callback(signs.cancel)
+            if keeps_own:
+                stack.callback(asyncio.create_task(keep_certificate(own)).cancel)
             server = serve_run(
                 experiment, state, listen, options=server_options, credentials=credentials, callbacks=called
             )
@@ -183,11 +197,14 @@ def serve(
             _install_signal_handlers(server)
             page = None
             if dashboard is not None:
-                opened = dashboard_of(dashboard, state, server, tls_cert, tls_key, dashboard_unencrypted)
+                shown = tls_cert, tls_key
+                if not is_local(dashboard):  # a browser of this machine need not trust the own authority
+                    shown = credentials.certificate, credentials.key
+                opened = dashboard_of(dashboard, state, server, *shown, dashboard_unencrypted)
                 page = await stack.enter_async_context(opened)
-            own_tokens = tokens is not None and is_own_tokens(tokens, state)
-            address = _announce(state, listen, server.port, page, sites or loaded.clients, own_tokens)
-            await stack.enter_async_context(at_work(f"listening on {address}"))
+            own_tokens = credentials.tokens is not None and is_own_tokens(credentials.tokens, state)
+            shown_at = _announce(state, listen, server.port, page, sites or loaded.clients, own_tokens)
+            await stack.enter_async_context(at_work(f"listening on {shown_at}"))
             return await server.ended()
 
     # Files that callbacks write are private.

@@ -1,5 +1,7 @@
 """The commands that make and revoke tokens, of sites and of the live page."""
 
+import os
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +11,10 @@ from offbeat.cli.console import out
 from offbeat.cli.options import StateDirectory, file_option
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
 from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
+
+KIT_LIFE = "90d"
+"""How long the token of a kit lives, if nothing else is said."""
 
 
 def enrol(
@@ -24,9 +30,27 @@ def enrol(
         str | None,
         typer.Option(metavar="MIN:MAX", help="numbers of samples that the site may have; else as they were"),
     ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="life of the token: 90d, 12h or never; else 90d in a kit, and never without"
+        ),
+    ] = None,
+    kit: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="KIT", help="write the site's kit: all that it needs to join"),
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="where the site finds the server, for its kit")
+    ] = None,
+    ca: Annotated[
+        Path | None,
+        file_option("who signs the server's certificate (PEM), for the kit; else the directory's own"),
+    ] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="revoke the site's tokens instead")] = False,
 ) -> None:
-    """Make a token for a site and print it; only its hash is stored."""
+    """Make a token for a site and print it, or its kit; only the token's hash is stored at the server."""
+    from offbeat.cli.durations import life_of
     from offbeat.net.auth import tokens as store
 
     if (state is None) == (tokens is None):
@@ -34,15 +58,74 @@ def enrol(
     if revoke and keep:
         raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
     allowed = None if samples is None else _sample_range(samples)
-    if revoke and allowed:
-        raise UsageError(f"--samples {samples} is for a site with a token: give --revoke alone")
+    if revoke and (allowed or expires or kit or address or ca):
+        given = {"--samples": samples, "--expires": expires, "-o": kit, "--address": address, "--ca": ca}
+        option, value = next((option, value) for option, value in given.items() if value)
+        raise UsageError(f"{option} {value} is for a site with a token: give --revoke alone")
+    life = life_of("--expires", expires or (KIT_LIFE if kit is not None else "never"))
+    if kit is not None:
+        check_kit(kit, state, address, ca)
+    elif address is not None or ca is not None:
+        raise UsageError("--address and --ca are for a kit: give -o FILE too")
     path = tokens or Path(state or "") / TOKENS
     if revoke:
         store.revoke(path, site)
         out.print(f"{site} has no token any more", markup=False)
     else:
         make_directory(path.parent, private=tokens is None)
-        print(store.enrol(path, site, keep=keep, samples=allowed))  # noqa: T201
+        token = store.enrol(path, site, keep=keep, samples=allowed, life=life)
+        if kit is None:
+            print(token)  # noqa: T201
+        else:
+            _write_kit(kit, token, life, state, str(address), ca)
+
+
+def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | None) -> None:
+    """Check, before the site's old token ends, that its kit can be written. Raises `UsageError`."""
+    with requires_extra("net"):
+        from offbeat.net.address import split
+        from offbeat.net.auth.ca import OwnAuthority, covers
+        from offbeat.net.auth.credentials import pem
+
+    if address is None or split(address)[1] == 0:
+        raise UsageError(
+            f"-o {kit} needs --address HOST:PORT, by which the site finds the server, such as "
+            "fl.example.org:7117"
+        )
+    if kit.exists():
+        raise UsageError(f"-o {kit} is there already: delete it, or choose another name")
+    if not os.access(kit.absolute().parent, os.W_OK | os.X_OK):
+        raise UsageError(f"-o {kit} cannot be written: {kit.absolute().parent} is no directory of this user")
+    own = None if state is None else OwnAuthority(state)
+    if ca is not None:
+        pem(ca)
+    elif own is not None and own.exists and not covers(own.names, split(address)[0]):
+        raise UsageError(
+            f"--address {address}: the server's certificate is for {', '.join(own.names)}; give one of them, "
+            f"or make another: offbeat certificate --state {state} --host {split(address)[0]} --host …"
+        )
+
+
+def _write_kit(kit: Path, token: str, life: int, state: Path | None, address: str, ca: Path | None) -> None:
+    """Write a site's kit, and say what to do with it."""
+    from offbeat.cli.kit import policy_template
+    from offbeat.net.auth.ca import OwnAuthority
+    from offbeat.net.kit import make_kit, write_kit
+    from offbeat.version import __version__
+
+    own = None if state is None or not OwnAuthority(state).exists else OwnAuthority(state).ca
+    signer = ca or own
+    text = None if signer is None else signer.read_text(encoding="utf-8")
+    made = make_kit(
+        address, token, time.time() + life if life else None, text, policy_template(), __version__
+    )
+    write_kit(kit, made)
+    lines = [f"{kit}: site {made.name} of the server at {address}; its token ends: {made.ends}"]
+    if made.fingerprint is not None:
+        lines.append(f"fingerprint of the server's authority: {made.fingerprint}")
+    lines.append("give it to the site in a way that nobody else can read; there: offbeat join --kit …")
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def _sample_range(text: str) -> tuple[int, int]:

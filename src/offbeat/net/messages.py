@@ -134,11 +134,15 @@ class Leave(Struct, frozen=True):
     reason: str = ""
 
 
+class Renewed(Struct, frozen=True):
+    """The site has stored the token of the last `Renewal`, durably."""
+
+
 TaskReport = ModelRequest | UpdateReady | UpdateSubmission | TaskFailed
 """Messages of a site about a task, which is their field `task`."""
 FromHelper = UnmaskShare | UnmaskRefused
 """What a helper of secure aggregation answers."""
-FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave | FromHelper
+FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave | Renewed | FromHelper
 
 # ---- from the server ----
 
@@ -242,6 +246,19 @@ class RunFinished(Struct, frozen=True):
     model: Model | None = None
 
 
+class Renewal(Struct, frozen=True):
+    """Another token for the site, which stores it before it answers with `Renewed`.
+
+    For sites that have said that they store it. `expires` is when the token expires, in seconds since 1970.
+    """
+
+    token: str
+    expires: int
+
+    def __repr__(self) -> str:
+        return f"Renewal(expires={self.expires})"
+
+
 TaskOrder = TaskAssignment | ModelResponse | TaskRecall | UploadGrant | TaskCancel | UpdateAck
 """Messages of the server about a task, which is their field `task`."""
 FromServer = (
@@ -251,6 +268,7 @@ FromServer = (
     | TaskOrder
     | EvaluationRequest
     | RunFinished
+    | Renewal
     | Committee
     | UnmaskRequest
 )

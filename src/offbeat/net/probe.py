@@ -210,8 +210,11 @@ class _Probe:
         context.set_alpn_protocols(["h2"])
         try:
             if given.ca is not None:
-                pem(given.ca)
-                context.load_verify_locations(given.ca)
+                if isinstance(given.ca, bytes):
+                    context.load_verify_locations(cadata=given.ca.decode("ascii", "replace"))
+                else:
+                    pem(given.ca)
+                    context.load_verify_locations(given.ca)
             else:
                 context.load_default_certs()
                 # The certificates that gRPC brings along.
@@ -220,7 +223,9 @@ class _Probe:
                         Path(grpc.__file__).parent / "_cython" / "_credentials" / "roots.pem"
                     )
         except ssl.SSLError as error:
-            raise UsageError(f"--ca {given.ca} has no certificate that can be read ({_why(error)})") from None
+            raise UsageError(
+                f"{given.authority} has no certificate that can be read ({_why(error)})"
+            ) from None
         if given.certificate is not None and given.key is not None:
             pem(given.certificate), pem(given.key)
             try:
@@ -255,8 +260,10 @@ class _Probe:
                 "give --ca FILE with its authority",
             )
         else:
-            what = f"is not signed by the authority of --ca {self._credentials.ca}"
+            what = f"is not signed by the authority of {self._credentials.authority}"
             todo = "give the server's own"
+            if isinstance(self._credentials.ca, bytes):
+                todo = "the kit is of another server, so ask this server's operator for one"
         return UnreachableError("TLS", f"{where} {what}{signer} ({error.verify_message}): {todo}", usage=True)
 
     def _refused(self, error: Exception, after: bool = False) -> UnreachableError:

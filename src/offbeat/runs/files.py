@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save, save_file
@@ -132,6 +133,22 @@ def make_directory(directory: Path) -> None:
         # The user may lack access to a parent directory, but not to the names below it.
         with suppress(PermissionError):
             sync_directory(place.parent)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file as a whole, durably and readable by its owner only. Raises `OSError`."""
+    part = path.with_name(f".{path.name}.{token_hex(4)}")
+    try:
+        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, SiteCredentials
-from offbeat.net.auth.tokens import Tokens, enrol, revoke
+from offbeat.net.auth.tokens import TokenProof, Tokens, enrol, revoke
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import Heartbeat, Rejected
@@ -511,13 +511,13 @@ def test_failed_logins_are_limited_and_summarised(
     monkeypatch.setattr("offbeat.net.failed_logins.MOST", 5)
     tokens, checked = tmp_path / "tokens.json", list[str]()
     right = enrol(tokens, "a")
-    name = Tokens.name
+    proof = Tokens.proof
 
-    def counting(self: Tokens, token: str) -> str | None:
+    def counting(self: Tokens, token: str) -> TokenProof | None:
         checked.append(token)
-        return name(self, token)
+        return proof(self, token)
 
-    monkeypatch.setattr(Tokens, "name", counting)
+    monkeypatch.setattr(Tokens, "proof", counting)
 
     async def story() -> None:
         async with server(ServerCredentials(tokens=tokens)) as at:
@@ -530,6 +530,7 @@ def test_failed_logins_are_limited_and_summarised(
             assert not isinstance(caught.value, ChannelRefusedError)
 
     asyncio.run(story())
+    assert len(set(checked)) == 1
     assert len(checked) == 5
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("refused")]
     assert len(lines) == 2

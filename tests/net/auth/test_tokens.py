@@ -13,7 +13,7 @@ import pytest
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth import tokens
-from offbeat.net.auth.tokens import DASHBOARD, Tokens, enrol, make_token, revoke
+from offbeat.net.auth.tokens import DASHBOARD, Tokens, enrol, make_token, renew, revoke, use
 
 
 def test_a_token_proves_its_site_and_no_other(tmp_path: Path):
@@ -179,7 +179,7 @@ def test_a_known_and_an_unknown_name_cost_the_same_work(
     for name in ("one", "two", "nobody"):
         hashed.clear()
         assert known.name(f"{name}:wrong") is None
-        assert len(hashed) == 2
+        assert len(hashed) == 4
         assert {len(salt) for salt in hashed} == {32}
 
 
@@ -196,3 +196,96 @@ def test_an_enrolment_has_a_range_of_samples_that_stays_until_it_is_revoked(tmp_
     revoke(path, "a")
     assert known.samples("a") is None
     assert "samples" not in json.loads(path.read_text(encoding="utf-8"))  # as files before had it
+
+
+# Tokens that expire
+
+
+class Expiring:
+    """A file of tokens at a time that the test sets."""
+
+    def __init__(self, path: Path, life: int = 90) -> None:
+        self.path, self.now = path, time.time()
+        self.first = enrol(path, "a", life=life)
+        self.tokens = Tokens(path, clock=lambda: self.now)
+
+    def valid(self, *shown: str) -> list[bool]:
+        return [self.tokens.name(token) == "a" for token in shown]
+
+    def renewed(self, token: str) -> str:
+        made = renew(self.path, token, self.now)
+        assert made is not None
+        return made[0]
+
+
+@pytest.fixture
+def expiring(tmp_path: Path) -> Expiring:
+    return Expiring(tmp_path / "tokens.json")
+
+
+def test_a_token_expires_and_is_due_for_renewal_after_two_thirds(expiring: Expiring):
+    proof = expiring.tokens.proof(expiring.first)
+    assert proof is not None
+    assert proof.stored.renewed_at == proof.stored.made + 60
+    expiring.now = proof.stored.expires - 1
+    assert expiring.valid(expiring.first) == [True]
+    expiring.now += 1
+    assert expiring.valid(expiring.first) == [False]
+    assert expiring.tokens.proof(expiring.first) == proof, "whoever shows it is told that it has expired"
+    assert expiring.tokens.sites() == {"a"}
+
+
+def test_a_token_without_a_life_is_stored_as_before(tmp_path: Path):
+    enrol(tmp_path / "tokens.json", "a")
+    (stored,) = json.loads((tmp_path / "tokens.json").read_bytes())["sites"]["a"]
+    assert set(stored) == {"salt", "sha256"}
+    assert renew(tmp_path / "tokens.json", "a:wrong", time.time()) is None
+
+
+def test_the_old_token_ends_at_the_first_use_of_the_new_one(expiring: Expiring):
+    second = expiring.renewed(expiring.first)
+    assert expiring.valid(expiring.first, second) == [True, True]
+    use(expiring.path, second)
+    assert expiring.valid(expiring.first, second) == [False, True]
+    use(expiring.path, second)
+    assert expiring.valid(second) == [True]
+
+
+def test_a_renewal_that_never_arrived_ends_at_the_next_one(expiring: Expiring):
+    lost = expiring.renewed(expiring.first)
+    second = expiring.renewed(expiring.first)
+    assert expiring.valid(expiring.first, lost, second) == [True, False, True]
+
+
+def test_a_renewal_of_an_unused_renewal_keeps_it_and_ends_both_at_its_use(expiring: Expiring):
+    second = expiring.renewed(expiring.first)
+    for _ in range(3):
+        third = expiring.renewed(second)
+        assert expiring.valid(expiring.first, second, third) == [True, True, True]
+    use(expiring.path, third)
+    assert expiring.valid(expiring.first, second, third) == [False, False, True]
+
+
+def test_a_token_made_by_hand_beside_the_renewed_one_stays(expiring: Expiring):
+    second = expiring.renewed(expiring.first)
+    by_hand = enrol(expiring.path, "a", keep=True)
+    assert expiring.valid(expiring.first, second, by_hand) == [True, True, True]
+    use(expiring.path, second)
+    assert expiring.valid(expiring.first, second, by_hand) == [False, True, True]
+
+
+def test_an_expired_or_revoked_token_is_not_renewed(expiring: Expiring):
+    revoke(expiring.path, "a")
+    assert renew(expiring.path, expiring.first, expiring.now) is None
+    again = enrol(expiring.path, "a", life=90)
+    expiring.now += 100
+    assert renew(expiring.path, again, expiring.now) is None
+
+
+def test_a_file_of_many_renewals_stays_small(expiring: Expiring):
+    token = expiring.first
+    for _ in range(30):
+        expiring.now += 60
+        token = expiring.renewed(token)  # never used to log in: one connection all along
+        assert expiring.valid(token) == [True]
+    assert len(expiring.tokens.stored()["a"]) <= 3

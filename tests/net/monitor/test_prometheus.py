@@ -53,6 +53,12 @@ def test_numbers_of_the_run():
     assert samples(replace(SNAPSHOT, stopped="done"))["offbeat_stopped", none] == 1
 
 
+def test_what_expires_has_its_seconds_by_owner():
+    text = exposition(SNAPSHOT, None, {"north": 3600.0, "@server": -5.0}).decode()
+    assert 'offbeat_credential_expires_seconds{owner="north"} 3600.0' in text
+    assert 'offbeat_credential_expires_seconds{owner="@server"} -5.0' in text
+
+
 def test_numbers_of_a_site():
     got, north = samples(SNAPSHOT), frozenset({"north"})
     expected = {

@@ -27,6 +27,8 @@ from offbeat.net.messages import (
     Register,
     Registered,
     Rejected,
+    Renewal,
+    Renewed,
     RunFinished,
     TaskAssignment,
     TaskCancel,
@@ -101,6 +103,7 @@ from_site: st.SearchStrategy[FromSite] = st.one_of(
     st.builds(TaskFailed, COUNT, REASON),
     st.builds(EvaluationResult, COUNT, COUNT, METRICS, REASON),
     st.builds(Leave, REASON),
+    st.builds(Renewed),
 )
 hellos = st.builds(
     Register,
@@ -131,6 +134,7 @@ from_server: st.SearchStrategy[FromServer] = st.one_of(
     st.builds(TaskCancel, COUNT, REASON),
     st.builds(UpdateAck, COUNT, st.booleans(), REASON),
     st.builds(RunFinished, REASON, st.text(max_size=200), st.none() | models()),
+    st.builds(Renewal, st.text(max_size=256), COUNT),
 )
 
 

@@ -56,6 +56,14 @@ def names_in(certificate: bytes) -> tuple[str, ...]:
     return tuple(other.get_values_for_type(x509.DNSName)) if len(other) == 1 else tuple(map(str, other))
 
 
+def ends_at(certificate: bytes) -> float | None:
+    """When a certificate expires, in seconds since 1970; None for a text that is no certificate."""
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
+    except ValueError:
+        return None
+
+
 def is_same(certificate: bytes, other: bytes) -> bool:
     """Whether two PEM texts begin with the same certificate."""
     try:

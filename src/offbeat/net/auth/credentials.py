@@ -6,14 +6,18 @@ both, which must then agree. Each rule can be turned off by a flag that says wha
 without credentials, a site says its own name.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import check_name, is_local, is_name
-from offbeat.net.auth.certificates import is_same, names_in
+from offbeat.net.audit import NO_AUDIT, OPERATOR, Audit
+from offbeat.net.auth.certificates import ends_at, is_same, names_in
 from offbeat.net.auth.revocation import RevocationList, serial
+from offbeat.net.auth.site_token import NO_TOKEN, ShownToken, SiteToken
 from offbeat.net.auth.tokens import SampleRange, Tokens, check_token
 from offbeat.net.transport import ProtocolError
 
@@ -21,6 +25,12 @@ SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
 FORWARDED_KEY = "x-forwarded-for"
 """The metadata key in which a proxy that ends TLS tells the address of a site."""
 CERTIFICATE_KEY = "x509_pem_cert"  # gRPC's word for the certificate that a peer has shown
+RENEWS_KEY = "offbeat-renews"
+"""The metadata key by which a site tells that it stores a renewed token."""
+EXPIRES_KEY = "offbeat-expires"
+"""The metadata key of when the token expires that a site has shown, in seconds since 1970."""
+SERVER_OWNER = "@server"
+"""The owner of the server's certificate, which no site's name can be."""
 _MOST_TOKEN = 256
 PeerIdentity = Mapping[str, list[bytes]]
 """The fields of a peer's certificate, under gRPC's names; empty without TLS."""
@@ -75,18 +85,20 @@ class ServerCredentials:
 class SiteCredentials:
     """Credentials of a site, and those it requires of the server; the files are PEM.
 
-    `ca` signs the server's certificate (None means the authorities that the system trusts); `certificate` and
-    `key` are the site's own, `token` is what `offbeat enrol` printed, `name` is the site's own word, which
-    counts where no proof is asked. `insecure_plaintext` allows no TLS beyond loopback; on loopback TLS is
-    used if `ca` or `certificate` is given.
+    `ca` signs the server's certificate, as a file or as bytes (None means the authorities that the system
+    trusts); `certificate` and `key` are the site's own, `token` is what `offbeat enrol` printed, `name` is
+    the site's own word, which counts where no proof is asked. `insecure_plaintext` allows no TLS beyond
+    loopback; on loopback TLS is used if `ca` or `certificate` is given. `renews` says that the site stores a
+    token that the server renews.
     """
 
     name: str | None = None
     token: str | None = field(default=None, repr=False)
-    ca: Path | None = None
+    ca: Path | bytes | None = field(default=None, repr=False)
     certificate: Path | None = None
     key: Path | None = None
     insecure_plaintext: bool = False
+    renews: bool = False
 
     def __post_init__(self) -> None:
         _pair("certificate", self.certificate, "key", self.key)
@@ -105,9 +117,16 @@ class SiteCredentials:
         return not is_local(address) or self.ca is not None or self.certificate is not None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of a call: the site's name and token."""
-        name = () if self.name is None else ((SITE_KEY, self.name),)
-        return name if self.token is None else (*name, (TOKEN_KEY, f"Bearer {self.token}"))
+        """The metadata of a call: the site's name and token, and whether it stores another one."""
+        told = [] if self.name is None else [(SITE_KEY, self.name)]
+        if self.token is not None:
+            told.append((TOKEN_KEY, f"Bearer {self.token}"))
+        return (*told, (RENEWS_KEY, "1")) if self.renews else tuple(told)
+
+    @property
+    def authority(self) -> str:
+        """The authority that the site trusts, in words."""
+        return "the site's kit" if isinstance(self.ca, bytes) else f"--ca {self.ca}"
 
 
 def pem(path: Path) -> bytes:
@@ -121,12 +140,32 @@ def pem(path: Path) -> bytes:
     return data
 
 
+def certificate_ends(path: Path) -> float | None:
+    """When a certificate expires, in seconds since 1970; None for a file that is being replaced."""
+    try:
+        return ends_at(pem(path))
+    except UsageError:
+        return None
+
+
+def authorities(ca: Path | bytes) -> bytes:
+    """The certificates (PEM) of the authorities that a site trusts. Raises as `pem` does."""
+    return ca if isinstance(ca, bytes) else pem(ca)
+
+
 @dataclass(frozen=True, slots=True)
 class VerifiedIdentity:
-    """A site that has proved its name; `valid` says whether what it has shown still counts."""
+    """A site that has proved its name.
+
+    Attributes:
+        site: The name.
+        valid: Says whether what it has shown still counts.
+        token: The token that it has shown.
+    """
 
     site: str
     valid: Callable[[], bool]
+    token: ShownToken = NO_TOKEN
 
 
 class Authenticator:
@@ -135,13 +174,18 @@ class Authenticator:
     Raises `RunError` if the tokens file is damaged at the start, `UsageError` if the revocation list is.
     """
 
-    def __init__(self, credentials: ServerCredentials) -> None:
+    def __init__(self, credentials: ServerCredentials, audit: Audit = NO_AUDIT) -> None:
         self._certificates, self._own = credentials.client_ca is not None, credentials.certificate
-        self._tokens = None if credentials.tokens is None else Tokens(credentials.tokens)
+        self._tokens = None
+        if credentials.tokens is not None:
+            self._tokens = Tokens(credentials.tokens, on_change=audit.tokens)
         self._any_name = credentials.insecure_any_name
         self._revoked: RevocationList | None = None
         if credentials.revoked is not None and credentials.client_ca is not None:
-            self._revoked = RevocationList(credentials.revoked, credentials.client_ca)
+            event = {"action": "config.reload", "files": "the certificates that are revoked"}
+            self._revoked = RevocationList(
+                credentials.revoked, credentials.client_ca, lambda: audit.record(OPERATOR, event)
+            )
 
     def admit(self, metadata: Mapping[str, str], identity: PeerIdentity) -> VerifiedIdentity:
         """The site of a call with this metadata and certificate. Raises `ProtocolError`."""
@@ -150,16 +194,14 @@ class Authenticator:
                 "a proxy passes this site on, and this server asks sites of its own machine for no proof: "
                 "its operator must give --tokens, or --insecure-any-name"
             )
-        token = "" if self._tokens is None else _bearer(metadata)
+        token: ShownToken = NO_TOKEN
         names = {metadata[SITE_KEY]} if SITE_KEY in metadata else set[str]()
         if self._certificates:
             names.add(self._certified(identity))
         number = self._not_revoked(identity)
         if self._tokens is not None:
-            proved = self._tokens.name(token)
-            if proved is None:
-                raise _refusal("the token is not valid: ask the server's operator to enrol the site")
-            names.add(proved)
+            token = SiteToken(self._tokens, _bearer(metadata))
+            names.add(_proved(token))
         if not names:
             raise _refusal(f"no name: this server asks for no proof, but {SITE_KEY} must be given")
         site = min(names)
@@ -167,11 +209,23 @@ class Authenticator:
             raise _refusal("the site's name is not one that a site can have")
         if len(names) > 1:
             raise _refusal("the names that the site gives and proves are not one and the same")
-        return VerifiedIdentity(site, lambda: self._is_valid(number, token))
+        return VerifiedIdentity(site, lambda: self._is_valid(number, token), token)
 
     def enrolled(self) -> frozenset[str]:
         """Names of the sites that have a token; empty where sites need none."""
         return frozenset() if self._tokens is None else self._tokens.sites()
+
+    def expires_in(self) -> dict[str, float]:
+        """Seconds until the last token of a site expires, and the server's certificate, of those that do."""
+        found: dict[str, float] = {}
+        if self._tokens is not None:
+            now = self._tokens.clock()
+            for site, stored in self._tokens.stored().items():
+                if all(each.expires for each in stored):
+                    found[site] = max(each.expires for each in stored) - now
+        if self._own is not None and (ends := certificate_ends(self._own)) is not None:
+            found[SERVER_OWNER] = ends - time.time()
+        return found
 
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have, as it is enrolled; None means any."""
@@ -209,9 +263,22 @@ class Authenticator:
             raise _refusal("the site's certificate is revoked: ask the server's operator for another")
         return number
 
-    def _is_valid(self, number: int, token: str) -> bool:
+    def _is_valid(self, number: int, token: ShownToken) -> bool:
         revoked = self._revoked is not None and number in self._revoked
-        return not revoked and (self._tokens is None or self._tokens.name(token) is not None)
+        return not revoked and token.valid
+
+
+def _proved(token: SiteToken) -> str:
+    """The name that a token proves. Raises `ProtocolError` for one that is not valid."""
+    if token.site is None:
+        raise _refusal("the token is not valid: ask the server's operator to enrol the site")
+    if not token.valid:
+        ended = datetime.fromtimestamp(token.expires, UTC)
+        raise _refusal(
+            f"the token of site {token.site} expired on {ended:%Y-%m-%d %H:%M} UTC: ask the server's "
+            "operator for another"
+        )
+    return token.site
 
 
 def _bearer(metadata: Mapping[str, str]) -> str:

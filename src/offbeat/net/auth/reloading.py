@@ -22,9 +22,17 @@ class ReloadingFiles(Generic[T]):
         read: Reads them. What it raises at first is raised. What it raises later is reported in the log,
             once for each change, and the value read before stays.
         on_error_message: The end of that line in the log: what stays in force.
+        on_reload: Called with the value whenever it was read again.
     """
 
-    def __init__(self, files: Sequence[Path], read: Callable[[], T], on_error_message: str) -> None:
+    def __init__(
+        self,
+        files: Sequence[Path],
+        read: Callable[[], T],
+        on_error_message: str,
+        on_reload: Callable[[T], None] = lambda _: None,
+    ) -> None:
+        self._on_reload = on_reload
         self._files, self._read, self._on_error_message = tuple(files), read, on_error_message
         self._lock = Lock()  # gRPC asks in threads of its own
         self._stamps = self._read_stamps()
@@ -48,6 +56,7 @@ class ReloadingFiles(Generic[T]):
                 _log.error("%s; %s", error, self._on_error_message)
                 return None
             _log.info("%s: read again", ", ".join(map(str, self._files)))
+            self._on_reload(self._value)
             return self._value
 
     def _read_stamps(self) -> FileStamps:

@@ -10,6 +10,7 @@ given a CRL, so the server looks up the certificate of each connection itself.
 """
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography import x509
@@ -29,14 +30,16 @@ class RevocationList:
     Args:
         path: The file.
         authority: The certificates (PEM) of the authorities, one of which must have signed a CRL.
+        on_reload: Called whenever the file was read again.
 
     Raises:
         UsageError: The file cannot be read when it is first.
     """
 
-    def __init__(self, path: Path, authority: Path) -> None:
+    def __init__(self, path: Path, authority: Path, on_reload: Callable[[], None] = lambda: None) -> None:
         message = "the certificates revoked before stay so, and no others are"
-        self._serials = ReloadingFiles((path,), lambda: read(path, authority), message)
+        again = lambda _: on_reload()  # noqa: E731
+        self._serials = ReloadingFiles((path,), lambda: read(path, authority), message, again)
 
     def __contains__(self, number: int) -> bool:
         """Whether the certificate with this serial number is revoked."""

@@ -5,6 +5,7 @@ began with.
 """
 
 import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,21 @@ from offbeat.net.auth.reloading import ReloadingFiles
 _ON_ERROR_MESSAGE = "the certificate read before goes on to serve"
 
 
-def server_tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
+def server_tls(
+    credentials: ServerCredentials, on_reload: Callable[[], None] = lambda: None
+) -> grpc.ServerCredentials | None:
     """gRPC credentials that follow the files; None means no TLS.
 
-    Raises `UsageError` if they cannot be used now. Later ones that cannot be used are reported in the log.
+    `on_reload` is called when they are read again. Raises `UsageError` if they cannot be used now; later ones
+    that cannot be used are reported in the log.
     """
     certificate, key, client_ca = credentials.certificate, credentials.key, credentials.client_ca
     if certificate is None or key is None:
         return None
     files = [file for file in (certificate, key, client_ca) if file is not None]
-    shown = ReloadingFiles(files, lambda: _for_grpc(certificate, key, client_ca), _ON_ERROR_MESSAGE)
+    shown = ReloadingFiles(
+        files, lambda: _for_grpc(certificate, key, client_ca), _ON_ERROR_MESSAGE, lambda _: on_reload()
+    )
     changed: Any = shown.changed  # None for what has not, whatever gRPC's types say
     return grpc.dynamic_ssl_server_credentials(
         shown.now(), changed, require_client_authentication=client_ca is not None

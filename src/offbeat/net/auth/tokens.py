@@ -4,14 +4,19 @@ A token is "NAME:SECRET" with a secret of 256 random bits. Such a secret cannot 
 however fast the hash is, so plain SHA-256 does: a slow hash is for passwords that people choose, and would
 let a stranger keep the server busy. The salt keeps equal files from being recognised. The file is read again
 when it changes, so a token is replaced or revoked while the server runs.
+
+A token may expire. It is then renewed before its end: the new one is stored beside it, and the old one ends
+when the new one is used for the first time, or at its own expiry. So a process may die at any moment, and one
+of the two is valid.
 """
 
 import hashlib
 import hmac
-import os
+import math
 import re
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,25 +26,54 @@ from filelock import FileLock
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.address import check_name
 from offbeat.net.auth.reloading import ReloadingFiles
-from offbeat.runs.files import sync_directory
+from offbeat.runs.files import write_private
 
 DASHBOARD = "@dashboard"
 """The name in the token of a live page; no site can have it."""
 LOCK_SECONDS = 10.0  # how long to wait for another process that changes the file
 _BYTES = 32
-_AT_ONCE = 2  # tokens of a name that may be valid at once
+_AT_ONCE = 4  # tokens of a name that may be valid at once: two made by hand, and two renewals
+_RENEWED_AT = 2 / 3  # of its life a token is renewed
 _BARE_HASH = re.compile(rb"[0-9a-f]{64}\s*")  # the file of a page token of before there was a salt
 
 
-class HashedToken(msgspec.Struct, frozen=True):
-    """A token as it is stored: hexadecimal salt, and SHA-256 of salt and secret. An empty salt is none."""
+class HashedToken(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A token as it is stored: hexadecimal salt, and SHA-256 of salt and secret. An empty salt is none.
+
+    `made` and `expires` are seconds since 1970; a token that expires at 0 never does. `replaces` is the hash
+    of the token that ends when this one is used for the first time; empty for one that renews none.
+    """
 
     salt: str
     sha256: str
+    made: int = 0
+    expires: int = 0
+    replaces: str = ""
 
     def matches(self, secret: str) -> bool:
         """Whether this is the hash of a secret."""
         return hmac.compare_digest(self.sha256.encode(), _hash(self.salt, secret).encode())
+
+    def expired(self, now: float) -> bool:
+        """Whether it has expired."""
+        return 0 < self.expires <= now
+
+    @property
+    def renewed_at(self) -> float:
+        """When it is to be renewed; infinite for a token that never expires."""
+        return self.made + (self.expires - self.made) * _RENEWED_AT if self.expires else math.inf
+
+    @property
+    def label(self) -> str:
+        """The word that logs call it by."""
+        return self.sha256[:8]
+
+
+class TokenProof(msgspec.Struct, frozen=True):
+    """The stored token that a secret matches, which may have expired, and the name that it proves."""
+
+    name: str
+    stored: HashedToken
 
 
 StoredTokens = dict[str, tuple[HashedToken, ...]]
@@ -70,15 +104,29 @@ class Tokens:
     Args:
         path: The file; without one there are no tokens.
         required_once_there: Whether a file that is deleted counts as damaged, and not as one without tokens.
+        clock: Gives seconds since 1970.
+        on_change: Called with all stored tokens, now and whenever the file has changed.
+
+    Attributes:
+        path: The file.
 
     Raises:
         RunError: The file is damaged when it is first read.
     """
 
-    def __init__(self, path: Path, *, required_once_there: bool = False) -> None:
-        self._path, self._required = path, False
+    def __init__(
+        self,
+        path: Path,
+        *,
+        required_once_there: bool = False,
+        clock: Callable[[], float] = time.time,
+        on_change: Callable[[StoredTokens], None] = lambda _: None,
+    ) -> None:
+        self.path, self._required, self.clock = path, False, clock
         self._keep = required_once_there
-        self._stored = ReloadingFiles((path,), self._read, "the tokens read before stay valid")
+        message = "the tokens read before stay valid"
+        self._stored = ReloadingFiles((path,), self._read, message, lambda file: on_change(file.sites))
+        on_change(self.stored())
 
     @property
     def empty(self) -> bool:
@@ -86,16 +134,23 @@ class Tokens:
         return not self._stored.now().sites
 
     def name(self, token: str) -> str | None:
-        """The name that a token proves; None for a token that is not valid.
+        """The name that a token proves; None for a token that is not valid."""
+        proof = self.proof(token)
+        return None if proof is None or proof.stored.expired(self.clock()) else proof.name
+
+    def proof(self, token: str) -> TokenProof | None:
+        """The stored token that a token matches, expired or not; None for one that matches none.
 
         Whether the name is known, and how many tokens it has, makes no difference to the work.
         """
-        name, colon, secret = token.partition(":")
-        if not colon:
-            name, secret = DASHBOARD, token
-        stored = self._stored.now().sites.get(name, ())
-        matches = [token.matches(secret) for token in (*stored, _NOBODY, _NOBODY)[:_AT_ONCE]]
-        return name if any(matches) else None
+        name, secret = split_token(token)
+        stored = (*self._stored.now().sites.get(name, ()), *[_NOBODY] * _AT_ONCE)[:_AT_ONCE]
+        matching = [each for each in stored if each.matches(secret)]
+        return TokenProof(name, matching[0]) if matching else None
+
+    def stored(self) -> StoredTokens:
+        """All stored tokens, by name."""
+        return self._stored.now().sites
 
     def sites(self) -> frozenset[str]:
         """Names of the sites that have a token."""
@@ -106,8 +161,8 @@ class Tokens:
         return self._stored.now().samples.get(site)
 
     def _read(self) -> TokenFile:
-        self._required = self._required or (self._keep and self._path.exists())
-        return read(self._path) if self._required else _read_if_there(self._path)
+        self._required = self._required or (self._keep and self.path.exists())
+        return read(self.path) if self._required else _read_if_there(self.path)
 
 
 def check_token(token: str | None, command: str) -> None:
@@ -116,13 +171,23 @@ def check_token(token: str | None, command: str) -> None:
         raise UsageError(f"token: it has characters that no token has; give the line that {command} printed")
 
 
-def enrol(path: Path, site: str, *, keep: bool = False, samples: SampleRange | None = None) -> str:
+def split_token(token: str) -> tuple[str, str]:
+    """The name in a token and its secret; a page's token of before has no name."""
+    name, colon, secret = token.partition(":")
+    return (name, secret) if colon else (DASHBOARD, token)
+
+
+def enrol(
+    path: Path, site: str, *, keep: bool = False, samples: SampleRange | None = None, life: int = 0
+) -> str:
     """Make a token for a site, as `make_token` does. Raises `UsageError` for a name no site can have."""
     check_name("site", site)
-    return make_token(path, site, keep=keep, samples=samples)
+    return make_token(path, site, keep=keep, samples=samples, life=life)
 
 
-def make_token(path: Path, name: str, *, keep: bool = False, samples: SampleRange | None = None) -> str:
+def make_token(
+    path: Path, name: str, *, keep: bool = False, samples: SampleRange | None = None, life: int = 0
+) -> str:
     """Make a token, add its hash to the file and return it: it is stored nowhere.
 
     Args:
@@ -130,18 +195,73 @@ def make_token(path: Path, name: str, *, keep: bool = False, samples: SampleRang
         name: A site's name, or `DASHBOARD`.
         keep: The name's last token stays valid until the next one is made; else all its old ones end.
         samples: Range of the site's number of samples from now on; None leaves it as it is.
+        life: Seconds after which the token expires. 0 means never.
 
     Raises:
         RunError: The file is damaged.
         UsageError: The file cannot be written.
     """
-    secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
+    token, hashed = _new_token(name, life, time.time())
     with _changing(path) as stored:
-        old = stored.sites.get(name, ())[-(_AT_ONCE - 1) :] if keep else ()
-        stored.sites[name] = (*old, HashedToken(salt, _hash(salt, secret)))
+        stored.sites[name] = (*(_last(stored.sites.get(name, ())) if keep else ()), hashed)
         if samples is not None:
             stored.samples[name] = samples
-    return f"{name}:{secret}"
+    return token
+
+
+def renew(path: Path, token: str, now: float) -> tuple[str, int] | None:
+    """Make a token that takes the place of a site's at its first use, with as long a life.
+
+    The token itself stays valid, as do those that were made by hand; a renewal that was never used ends.
+
+    Args:
+        path: The file of tokens.
+        token: The token that is to be renewed.
+        now: Seconds since 1970.
+
+    Returns:
+        The new token, and when it expires. None means that the token is not valid any more.
+
+    Raises:
+        RunError: The file is damaged.
+        UsageError: The file cannot be written.
+    """
+    name, secret = split_token(token)
+    with _changing(path) as stored:
+        kept = [each for each in stored.sites.get(name, ()) if not each.expired(now)]
+        own = next((each for each in kept if each.matches(secret)), None)
+        if own is None or not own.expires:
+            return None
+        new, hashed = _new_token(name, own.expires - own.made, now, replaces=own.sha256)
+        stored.sites[name] = (*(each for each in kept if not each.replaces or each is own), hashed)
+    return new, hashed.expires
+
+
+def use(path: Path, token: str) -> None:
+    """End what a renewal replaces, now that it is used for the first time. Raises as `renew` does."""
+    name, secret = split_token(token)
+    with _changing(path) as stored:
+        by_hash = {each.sha256: each for each in stored.sites.get(name, ())}
+        used = next((each for each in by_hash.values() if each.matches(secret)), None)
+        if used is None:
+            return
+        by_hash[used.sha256] = msgspec.structs.replace(used, replaces="")
+        while used is not None and used.replaces:  # one that was renewed again before it was used
+            used = by_hash.pop(used.replaces, None)
+        stored.sites[name] = tuple(by_hash.values())
+
+
+def _last(stored: tuple[HashedToken, ...]) -> tuple[HashedToken, ...]:
+    """The last token that was made by hand, and its renewals, which the site may have stored already."""
+    by_hand = [i for i, each in enumerate(stored) if not each.replaces]
+    return stored[by_hand[-1] if by_hand else 0 :]
+
+
+def _new_token(name: str, life: int, now: float, replaces: str = "") -> tuple[str, HashedToken]:
+    """A token of a name, and what is stored of it."""
+    secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
+    made, expires = (int(now), int(now) + life) if life else (0, 0)
+    return f"{name}:{secret}", HashedToken(salt, _hash(salt, secret), made, expires, replaces)
 
 
 def revoke(path: Path, site: str) -> None:
@@ -188,14 +308,7 @@ def _changing(path: Path) -> Iterator[TokenFile]:
 def _write(path: Path, stored: TokenFile) -> None:
     """Replace the file as a whole, readable by its owner only."""
     text = msgspec.json.encode(TokenFile(dict(sorted(stored.sites.items())), stored.samples))
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(msgspec.json.format(text, indent=1) + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    sync_directory(path.parent)
+    write_private(path, msgspec.json.format(text, indent=1) + b"\n")
 
 
 def _hash(salt: str, secret: str) -> str:

@@ -66,7 +66,11 @@ class ServerConnector:
         self._reasons: dict[str, str] = {}
 
     async def __call__(self) -> ClientChannel:
-        """A connection.
+        """A connection. Raises as `open` does."""
+        return await self.open(self._credentials)
+
+    async def open(self, credentials: SiteCredentials) -> ClientChannel:
+        """A connection with other credentials of the site.
 
         Raises:
             ChannelClosedError: The server cannot be reached now.
@@ -75,21 +79,21 @@ class ServerConnector:
             RunError: The server, or the proxy, is set up so that no attempt can work.
         """
         try:
-            channel = await connect(self._address, self._credentials, Limits(), self._proxy)
+            channel = await connect(self._address, credentials, Limits(), self._proxy)
         except ChannelRefusedError:
             raise
         except ChannelClosedError as error:
-            raise ChannelClosedError(await self._explained(str(error))) from None
+            raise ChannelClosedError(await self._explained(str(error), credentials)) from None
         self._was_connected = True
         self._reasons.clear()
         return channel
 
-    async def _explained(self, failure: str) -> str:
+    async def _explained(self, failure: str, credentials: SiteCredentials) -> str:
         """A failure in the probe's words; a failure that was probed before is not probed again."""
         if failure not in self._reasons and len(self._reasons) < _MOST_PROBES:
             self._reasons[failure] = failure
             try:
-                await asyncio.to_thread(probe, self._address, self._credentials, self._proxy)
+                await asyncio.to_thread(probe, self._address, credentials, self._proxy)
             except UnreachableError as error:
                 if error.lasting and not self._was_connected:
                     raise (UsageError if error.usage else RunError)(error.reason) from None

@@ -1,14 +1,17 @@
 """The site's end of the gRPC transport."""
 
 import asyncio
+import logging
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from time import time
 
 import grpc
 from grpc import aio
 
 from offbeat.net.address import socket_path, split
 from offbeat.net.auth.certificates import SITE, check_usage
-from offbeat.net.auth.credentials import SiteCredentials, pem
+from offbeat.net.auth.credentials import EXPIRES_KEY, SiteCredentials, authorities, pem
 from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, VERSION, channel_options
 from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
 from offbeat.net.messages import FromServer, FromSite
@@ -22,6 +25,11 @@ from offbeat.net.wire.reader import MessageReader
 from offbeat.vectors.allocator import tune_malloc
 from offbeat.version import __version__
 
+log = logging.getLogger(__name__)
+WARNED_BEFORE = 14 * 86400.0
+"""Seconds before the end of a token that is not renewed, from when on the log warns."""
+_LONGEST_TIME = 13  # digits of seconds since 1970
+
 
 async def connect(
     address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
@@ -32,7 +40,9 @@ async def connect(
     authentic, `UsageError` for an address or file that cannot be used.
     """
     tune_malloc()
-    call, channel, _ = await _admitted(address, credentials, limits, proxy)
+    call, channel, told = await _admitted(address, credentials, limits, proxy)
+    if not credentials.renews:
+        _warn_of_expiry(told)
     return GrpcClientChannel(call, channel, credentials.name or "", limits)
 
 
@@ -97,6 +107,16 @@ class GrpcClientChannel:
         await self._channel.close()
 
 
+def _warn_of_expiry(told: Mapping[str, str]) -> None:
+    """Warn in the log of a token that ends soon, which nobody renews."""
+    ends = told.get(EXPIRES_KEY, "")
+    if ends.isdecimal() and len(ends) < _LONGEST_TIME and (left := int(ends) - time()) < WARNED_BEFORE:
+        log.warning(
+            "the site's token ends in %.1f days, and is not renewed: ask the server's operator for a kit",
+            left / 86400,
+        )
+
+
 def _channel(
     address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
 ) -> aio.Channel:
@@ -121,7 +141,7 @@ def _channel(
     if certificate is not None:
         check_usage(f"certificate = {credentials.certificate}", certificate, SITE)
     tls = grpc.ssl_channel_credentials(
-        root_certificates=None if credentials.ca is None else pem(credentials.ca),
+        root_certificates=None if credentials.ca is None else authorities(credentials.ca),
         private_key=None if credentials.key is None else pem(credentials.key),
         certificate_chain=certificate,
     )

@@ -18,14 +18,18 @@ from grpc import aio
 from offbeat.core.errors import UsageError
 from offbeat.net import descriptors
 from offbeat.net.address import socket_path, split
+from offbeat.net.audit import NO_AUDIT, OPERATOR, Actor, Audit
 from offbeat.net.auth.credentials import (
+    EXPIRES_KEY,
     FORWARDED_KEY,
+    RENEWS_KEY,
     Authenticator,
     ServerCredentials,
     VerifiedIdentity,
 )
 from offbeat.net.auth.tls import server_tls
 from offbeat.net.auth.tokens import SampleRange
+from offbeat.net.clock import SystemClock
 from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.grpc.door import Door, peer_of
 from offbeat.net.grpc.health import Health
@@ -42,7 +46,8 @@ from offbeat.net.grpc.protocol import (
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
-from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
+from offbeat.net.renewing import RenewingServerChannel
+from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError, ServerChannel
 from offbeat.net.versions import METADATA, VERSION_KEY, refusal
 from offbeat.net.wire.connection import CloseReason, Connection
 from offbeat.net.wire.limits import Limits
@@ -63,17 +68,21 @@ _STREAMS = 8
 
 
 async def listen(
-    address: str, credentials: ServerCredentials, limits: Limits, on_channel: OnChannel
+    address: str,
+    credentials: ServerCredentials,
+    limits: Limits,
+    on_channel: OnChannel,
+    audit: Audit = NO_AUDIT,
 ) -> "GrpcListener":
     """Listen at "HOST:PORT" (port 0: a free one) or "unix:PATH".
 
-    `on_channel` is run for each connection of a site.
+    `on_channel` is run for each connection of a site. `audit` takes who comes, who is refused and why.
 
     Raises `UsageError` for an address or credentials that cannot be used.
     """
     credentials.check(address)
     tune_malloc()
-    listener = GrpcListener(Authenticator(credentials), limits, on_channel)
+    listener = GrpcListener(Authenticator(credentials, audit), limits, on_channel, audit)
     await listener.open(address, credentials)
     return listener
 
@@ -81,7 +90,10 @@ async def listen(
 class GrpcListener:
     """A listening server."""
 
-    def __init__(self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel) -> None:
+    def __init__(
+        self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel, audit: Audit = NO_AUDIT
+    ) -> None:
+        self._audit = audit
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
         # Open connections: all of them, and those of each site.
@@ -112,6 +124,10 @@ class GrpcListener:
         """Names of the sites that have a token; empty where sites need none."""
         return self._authenticator.enrolled()
 
+    def expires_in(self) -> dict[str, float]:
+        """Seconds until a credential expires, by its owner."""
+        return self._authenticator.expires_in()
+
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have; None means any."""
         return self._authenticator.samples(site)
@@ -121,7 +137,9 @@ class GrpcListener:
         check_free(address)
         server = aio.server(options=_server_options(self._limits, self._door.most))
         server.add_generic_rpc_handlers((_Methods(self._connect), Health()))
-        tls, path = server_tls(credentials), socket_path(address)
+        event = {"action": "config.reload", "files": "the server's certificate and key"}
+        tls = server_tls(credentials, lambda: self._audit.record(OPERATOR, event))
+        path = socket_path(address)
         try:
             port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls)
         except RuntimeError:
@@ -159,13 +177,14 @@ class GrpcListener:
                 self._open -= 1
         if ending.kind:
             self._refusals.add(ending.kind, context.peer(), ending.reason, site)
+            event = {"action": "login" if site is None else "site.refuse", "kind": ending.kind}
+            actor = Actor(site, "site", self._host(context))
+            self._audit.record_repeated(actor, {**event, "reason": ending.reason}, "failed")
         _finish(context, _status(ending), ending.reason)
 
     async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
         """Serve a connection to its end; returns the site's name, if it has proved one, and the reason."""
-        host, _ = peer_of(context.peer())
-        if self._on_socket:
-            host = _forwarded_host(context)
+        host = self._host(context)
         if (waits := self._logins.refusal(host)) is not None:
             return None, CloseReason(waits, "logins")
         try:
@@ -175,6 +194,8 @@ class GrpcListener:
             self._logins.failed(host)
             return None, CloseReason(str(error), error.kind)
         self._logins.succeeded(host)
+        if verified.token.unused:
+            await asyncio.to_thread(verified.token.use)
         site, most = verified.site, self._limits.of_a_site
         if (unfit := refusal(__version__, metadata.get(VERSION_KEY))) is not None:
             return site, CloseReason(unfit, "version")
@@ -183,25 +204,32 @@ class GrpcListener:
         self._open_of[site] += 1
         try:
             with self._door.admitted(context.peer()):
-                return site, await self._serve_site(context, verified)
+                return site, await self._serve_site(context, verified, RENEWS_KEY in metadata)
         finally:
             self._open_of[site] -= 1
             if not self._open_of[site]:
                 del self._open_of[site]
 
-    async def _serve_site(self, context: Context, verified: VerifiedIdentity) -> CloseReason:
+    def _host(self, context: Context) -> str:
+        """The address of the peer, or what the proxy before this server says it is."""
+        return _forwarded_host(context) if self._on_socket else peer_of(context.peer())[0]
+
+    async def _serve_site(self, context: Context, verified: VerifiedIdentity, renews: bool) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
             verified.site, stream, reader, self._limits, self._budget, verified.valid
         )
         try:
-            await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}")))
+            told = [(EXPIRES_KEY, f"{verified.token.expires}")] if verified.token.expires else []
+            await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}"), *told))
             if self._on_socket:
                 await _send_at_once(stream)
             if isinstance(first := await connection.registered(), Register):
                 self._check_samples(connection, first.samples)
             if connection.ending is None:
-                await self._handle(connection)
+                actor = Actor(verified.site, "site", self._host(context))
+                self._audit.record_repeated(actor, {"action": "site.connect"})
+                await self._handle(connection, verified, renews)
             ending = await connection.ended()
             if ending.kind:
                 await _reject(stream, ending, self._limits.drain)
@@ -221,11 +249,13 @@ class GrpcListener:
             reason = f"samples = {samples} is not allowed: site {site} is enrolled with {least} to {most}"
             connection.abort(CloseReason(reason, "samples"))
 
-    async def _handle(self, connection: ServerConnection) -> None:
+    async def _handle(self, connection: ServerConnection, verified: VerifiedIdentity, renews: bool) -> None:
         """Replace an older connection of this site, and run the handler of this one to its end."""
         site = connection.site
-        task = asyncio.create_task(self._run(connection, self._connections.get(site)))
+        channel = RenewingServerChannel(connection, verified.token, SystemClock())
+        task = asyncio.create_task(self._run(connection, channel, self._connections.get(site)))
         self._connections[site] = connection, task
+        renewing = asyncio.create_task(channel.renew()) if renews and verified.token.expires else None
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -233,10 +263,16 @@ class GrpcListener:
             await task
             raise
         finally:
+            if renewing is not None:
+                renewing.cancel()
             if self._connections.get(site) == (connection, task):
                 del self._connections[site]
+            reason = connection.ending.reason if connection.ending is not None else ""
+            self._audit.record_repeated(Actor(site, "site"), {"action": "site.disconnect", "reason": reason})
 
-    async def _run(self, connection: ServerConnection, older: RunningConnection | None) -> None:
+    async def _run(
+        self, connection: ServerConnection, channel: ServerChannel, older: RunningConnection | None
+    ) -> None:
         if older is not None:
             reason = (
                 f"a newer connection of site {connection.site} has replaced this one: does another process "
@@ -245,7 +281,7 @@ class GrpcListener:
             older[0].abort(CloseReason(reason, "replaced"))
             await asyncio.wait([older[1]])
         try:
-            await self._on_channel(connection)
+            await self._on_channel(channel)
         except ChannelClosedError:
             pass
         except Exception:

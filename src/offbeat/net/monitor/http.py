@@ -9,7 +9,7 @@ import base64
 import logging
 import re
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib.resources import files
@@ -71,11 +71,13 @@ class Watched:
         snapshot: Gives the server's snapshot of the moment.
         directory: The run's directory.
         unready: Gives a word that says why the server takes no sites, such as "ended"; "" if it does.
+        expires_in: Gives the seconds until credentials expire, by their owner.
     """
 
     snapshot: Callable[[], Snapshot]
     directory: Path
     unready: Callable[[], str] = lambda: ""
+    expires_in: Callable[[], Mapping[str, float]] = dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +303,7 @@ async def _ready(request: web.Request) -> web.Response:
 async def _prometheus(request: web.Request) -> web.Response:
     watched = request.app[_WATCHED]
     last = await asyncio.to_thread(lambda: read_run(watched.directory).last_evaluation())
-    body = exposition(watched.snapshot(), last)
+    body = exposition(watched.snapshot(), last, watched.expires_in())
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 

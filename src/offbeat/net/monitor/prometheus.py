@@ -3,7 +3,7 @@
 Names end in their unit; counters end in `_total`. Everything about one site has the label `site`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -61,23 +61,27 @@ SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = 
 }
 
 
-def exposition(snapshot: Snapshot, evaluation: Metric | None = None) -> bytes:
+def exposition(
+    snapshot: Snapshot, evaluation: Metric | None = None, expires_in: Mapping[str, float] = {}
+) -> bytes:
     """The text of a scrape.
 
     Args:
         snapshot: The server now.
         evaluation: Its latest evaluation. None means none.
+        expires_in: Seconds until a credential expires, by its owner: a site, or "@server" of the certificate.
 
     Returns:
         Prometheus's text format, in UTF-8.
     """
-    return generate_latest(_SnapshotCollector(snapshot, evaluation))
+    return generate_latest(_SnapshotCollector(snapshot, evaluation, expires_in))
 
 
 @dataclass(frozen=True)
 class _SnapshotCollector(Collector):
     snapshot: Snapshot
     evaluation: Metric | None
+    expires_in: Mapping[str, float]
 
     def collect(self) -> Iterator[Family]:
         """Every metric, in the order of the tables above."""
@@ -104,6 +108,14 @@ class _SnapshotCollector(Collector):
         for reason, count in sorted(s.rejected.items()):
             rejected.add_metric([reason], count)
         yield rejected
+        expiring = GaugeMetricFamily(
+            "offbeat_credential_expires_seconds",
+            "Seconds until the credential of an owner expires.",
+            labels=["owner"],
+        )
+        for owner, seconds in sorted(self.expires_in.items()):
+            expiring.add_metric([owner], seconds)
+        yield expiring
         yield from _model_metrics(self.evaluation)
         yield from _site_metrics(s)
 

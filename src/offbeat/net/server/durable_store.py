@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from offbeat.core.guard import GUARD_RULE
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
+from offbeat.net.audit import INSERT, TABLE, AuditLog
+from offbeat.net.audit_record import open_audit
 from offbeat.net.secure.release_seeds import open_secrets
 from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
@@ -68,6 +70,7 @@ class DurableStore:
             the directory's run goes on.
         pause: Seconds between two checkpoints, at most.
         complete: Makes of a version the model that is written.
+        audit: The run's audit, whose rows are made durable with all else. None means one that nobody adds to.
 
     Raises:
         UsageError: The directory cannot be written, holds a run already, or the best model by another metric.
@@ -81,8 +84,10 @@ class DurableStore:
         meta: Mapping[str, Any] | None = None,
         pause: float = CHECKPOINT_SECONDS,
         complete: Finalizer = unchanged,
+        audit: AuditLog | None = None,
     ) -> None:
         self.directory, self.complete = directory, complete
+        self.audit = audit or AuditLog()
         self._pause = self._least_pause = pause
         self._logged = self._small = 0
         self._saved = time.monotonic()
@@ -96,7 +101,9 @@ class DurableStore:
             else:
                 self._store = RunStore.create(directory, _with_rules(meta, coordinator), [])
             on_error.callback(self._store.close)  # nobody else writes until then
-            self._store.flush({}, [(table, [()]) for table in _TABLES])
+            self._store.flush({}, [(table, [()]) for table in (*_TABLES, TABLE)])
+            begun = "run.start" if meta is not None else "run.resume"
+            open_audit(self.audit, read_run(directory), coordinator.info.run, begun)
             try:
                 self._log = UpdateLog(directory)
             except OSError as error:
@@ -145,7 +152,10 @@ class DurableStore:
                 [own for effects in batches for own in effects.sums],
             )
             logged = self._write_updates(updates)
-            statements = [*_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)]
+            statements = [
+                *_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged),
+                (INSERT, self.audit.take()),
+            ]  # fmt: skip
             clients = [site.client for site in sites]
             self._store.flush(batches[-1].meta, statements, {"sites": clients, "clients": clients})
         except DamageError:
@@ -178,6 +188,11 @@ class DurableStore:
             self._log.sync()
         return rows
 
+    def write_audit(self) -> None:
+        """Make the audit's rows durable, where no other commit does. Raises `RunError`."""
+        if rows := self.audit.take():
+            self._store.flush({}, [(INSERT, rows)])
+
     def due(self, model_bytes: int) -> bool:
         """Whether it is time for a checkpoint of a model of so many bytes."""
         pause = time.monotonic() - self._saved
@@ -193,7 +208,8 @@ class DurableStore:
     def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
         states = ClientStates(self.directory)
-        self._store.checkpoint(coordinator.tensors, states, coordinator.now, [_FORGET_UPDATES])
+        others = [_FORGET_UPDATES, (INSERT, self.audit.take())]
+        self._store.checkpoint(coordinator.tensors, states, coordinator.now, others)
         self._secrets.forget()
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
@@ -205,14 +221,23 @@ class DurableStore:
         """End the run: write its final model, by tensor names, and its summary; returns the model."""
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
         last = coordinator.helpers.if_it_may_go_on((coordinator.tensors, ClientStates(self.directory)))
-        self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES], last)
+        self.audit.finish()
+        others = [_FORGET_UPDATES, (INSERT, self.audit.take())]
+        self._store.finish(model, coordinator.now, reason, summary, others, last)
         self._log.delete()
         self._secrets.delete()
+        self.audit.tell_head()
+        self.audit.close()
         self.close()
         return model
 
     def abandon(self, status: str) -> None:
         """Leave the run as it is, "interrupted" or "failed"; it can go on."""
+        self.audit.finish()
+        with suppress(RunError):
+            self.write_audit()
+        self.audit.tell_head()
+        self.audit.close()
         self._secrets.close()
         self._log.close()
         self._store.abandon(status)

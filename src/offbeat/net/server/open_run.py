@@ -26,6 +26,7 @@ from offbeat.experiment import Experiment, check_entry
 from offbeat.local.description import sample_form
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
+from offbeat.net.audit import AuditLog
 from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.secure.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.coordinator import Coordinator
@@ -54,6 +55,7 @@ def open_run(
     options: ServerOptions,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     seeds: FreshSeeds | None = None,
+    audit: AuditLog | None = None,
 ) -> OpenRun | FinishedRun:
     """Open a run in its state directory, new or as it was left.
 
@@ -65,6 +67,7 @@ def open_run(
         options: The server's options.
         checkpoint_seconds: Seconds between two checkpoints, at most.
         seeds: Gives the seeds of releases. None means fresh ones.
+        audit: The run's audit. None means one that nobody adds to.
 
     Returns:
         The run, which may have ended already.
@@ -133,7 +136,7 @@ def open_run(
         with one_at_a_time:
             return learner.evaluate(complete(version))
 
-    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed)
+    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed, audit)
 
     return OpenRun(coordinator, store, evaluate if tested else None, label)
 

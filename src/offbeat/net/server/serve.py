@@ -14,6 +14,7 @@ from offbeat.callbacks.callback_list import CallbackList
 from offbeat.core.errors import UsageError
 from offbeat.core.learner import NoTraining
 from offbeat.experiment import Experiment
+from offbeat.net.audit import AuditLog
 from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.grpc.server import listen as listen_on
@@ -77,17 +78,18 @@ def serve(
         UsageError: What is asked cannot be served. It is raised where the server is entered, as is RunError:
             the directory holds another run, or one that cannot go on, or the run fails.
     """
-    options = options or ServerOptions()
+    options, audit = options or ServerOptions(), AuditLog()
     if isinstance(listen, str):
         shown, allowed = credentials or ServerCredentials(), limits or connection_limits(experiment, options)
-        listen = partial(_listen, listen, shown, allowed)
+        listen = partial(_listen, listen, shown, allowed, audit)
     elif credentials is not None or limits is not None:
         raise UsageError("credentials and limits are for an address: leave them out with another transport")
 
     def opened() -> Service | FinishedService:
         tells = clock or SystemClock()
-        run = open_run(experiment, Path(state), options, checkpoint_seconds)
+        run = open_run(experiment, Path(state), options, checkpoint_seconds, audit=audit)
         if isinstance(run, FinishedRun):
+            audit.close()
             return FinishedService(run, tells, linger)
         return Service(run, tells, linger, CallbackList(callbacks))
 
@@ -102,9 +104,9 @@ def connection_limits(experiment: Experiment, options: ServerOptions) -> Limits:
 
 
 async def _listen(
-    address: str, credentials: ServerCredentials, limits: Limits, on_channel: OnChannel
+    address: str, credentials: ServerCredentials, limits: Limits, audit: AuditLog, on_channel: OnChannel
 ) -> Listener:
-    return await listen_on(address, credentials, limits, on_channel)
+    return await listen_on(address, credentials, limits, on_channel, audit)
 
 
 class RunServer:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.callbacks.callback_thread import CallbackThread
 from offbeat.core.model import Model
+from offbeat.net.audit import SERVER
 from offbeat.net.clock import Clock
 from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.net.server.coordinator import Coordinator
@@ -31,6 +32,8 @@ from offbeat.runs.record import read_run
 
 log = logging.getLogger(__name__)
 
+AUDIT_SECONDS = 5.0
+"""Seconds for which a row of the audit waits for a commit of something else."""
 SMALL = 2 << 20
 """Bytes of a model that is small: an event takes about a millisecond or less."""
 
@@ -120,12 +123,14 @@ class Service:
                 await self._round()
             await self._committed()
             if self._coordinator.stopped is None:
+                self._store.audit.record(SERVER, {"action": "run.stop"})
                 await self._checkpoint()
                 self._writer.submit(self._store.abandon, "interrupted")
                 self._tell_exception(KeyboardInterrupt("the server has left the run"))
                 return None
             return await self._end()
         except BaseException as error:
+            self._store.audit.record(SERVER, {"action": "run.fail", "error": str(error)}, "failed")
             # The thread that may still be writing abandons the run, once it has written.
             self._writer.submit(self._store.abandon, "failed")
             self._tell_exception(error)
@@ -214,6 +219,9 @@ class Service:
         if self._committing is None or self._committing.done():
             await self._committed()
             self._committing = asyncio.create_task(self._commit())
+        if self._store.audit.due(AUDIT_SECONDS):
+            await self._committed()
+            await self._loop.run_in_executor(self._writer, self._store.write_audit)
         if self._store.due(self._model_bytes):
             await self._committed()
             await self._checkpoint()
@@ -279,6 +287,8 @@ class Service:
                 said = {k: v for k, v in row.flat().items() if k != "name"}
                 site = self._coordinator.registry.by_client.get(-1 if row.client is None else row.client)
                 log.info("%s", row.name, extra=said if site is None else {**said, "site": site.name})
+            elif row.name == "rolled_back":
+                self._store.audit.record(SERVER, {"action": "rollback", "version": row.version})
             elif row.name == "aggregate" and row.data is not None and "epsilon" in row.data:
                 said = {name: row.data[name] for name in ("epsilon", "spent")}
                 log.info("released", extra={"version": row.version, **said})
@@ -305,6 +315,7 @@ class Service:
     async def _end(self) -> str:
         """Evaluate the last version, notify the sites, write the final model."""
         reason = self._coordinator.stopped or ""
+        self._store.audit.record(SERVER, {"action": "run.end", "reason": reason})
         for inbound in self._postponed:
             inbound.release()
         self._sessions.finish(reason)

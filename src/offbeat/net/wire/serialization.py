@@ -37,7 +37,7 @@ from offbeat.net.wire.bodies import DELTA, INTEGERS, MASKED, PAYLOAD, SHARED, SU
 from offbeat.secure.committee import SIGNATURE_BYTES, CommitteeMember
 from offbeat.secure.messages import UnmaskEntry, UnmaskShare
 
-RUN, LABELS, DEPTH = 200, 100_000, 32
+RUN, LABELS, DEPTH, TOKEN = 200, 100_000, 32, 256
 DIGEST, BOX, HELPERS, ENTRIES = 32, 8192, 9, 4096
 METRICS: Mapping[str, tuple[int, int]] = {
     "update_ready": (MOST_METRICS, LONGEST_METRIC),
@@ -292,6 +292,7 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "lease": _not_negative,
     "lr_factor": _not_negative,
     "site": lambda name, value: text(name, value, RUN),
+    "token": lambda name, value: text(name, value, TOKEN),
     **dict.fromkeys(
         ("public_key", "committee", "manifest", "verify_key"),
         lambda name, value: octet_string(name, value, DIGEST),

@@ -24,7 +24,7 @@ class Chunk(_message.Message):
     def __init__(self, sum: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "heartbeat", "model_request", "update_ready", "update_submission", "task_failed", "leave", "registered", "rejected", "task_assignment", "model_response", "task_recall", "upload_grant", "task_cancel", "update_ack", "run_finished", "evaluation_request", "evaluation_result", "committee", "unmask_request", "unmask_share", "unmask_refused", "parts")
+    __slots__ = ("register", "heartbeat", "model_request", "update_ready", "update_submission", "task_failed", "leave", "registered", "rejected", "task_assignment", "model_response", "task_recall", "upload_grant", "task_cancel", "update_ack", "run_finished", "evaluation_request", "evaluation_result", "committee", "unmask_request", "unmask_share", "unmask_refused", "renewal", "renewed", "parts")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     MODEL_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,8 @@ class Envelope(_message.Message):
     UNMASK_REQUEST_FIELD_NUMBER: _ClassVar[int]
     UNMASK_SHARE_FIELD_NUMBER: _ClassVar[int]
     UNMASK_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
@@ -70,8 +72,10 @@ class Envelope(_message.Message):
     unmask_request: UnmaskRequest
     unmask_share: UnmaskShare
     unmask_refused: UnmaskRefused
+    renewal: Renewal
+    renewed: Renewed
     parts: _containers.RepeatedCompositeFieldContainer[Part]
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., model_request: _Optional[_Union[ModelRequest, _Mapping]] = ..., update_ready: _Optional[_Union[UpdateReady, _Mapping]] = ..., update_submission: _Optional[_Union[UpdateSubmission, _Mapping]] = ..., task_failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., task_assignment: _Optional[_Union[TaskAssignment, _Mapping]] = ..., model_response: _Optional[_Union[ModelResponse, _Mapping]] = ..., task_recall: _Optional[_Union[TaskRecall, _Mapping]] = ..., upload_grant: _Optional[_Union[UploadGrant, _Mapping]] = ..., task_cancel: _Optional[_Union[TaskCancel, _Mapping]] = ..., update_ack: _Optional[_Union[UpdateAck, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., evaluation_request: _Optional[_Union[EvaluationRequest, _Mapping]] = ..., evaluation_result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., committee: _Optional[_Union[Committee, _Mapping]] = ..., unmask_request: _Optional[_Union[UnmaskRequest, _Mapping]] = ..., unmask_share: _Optional[_Union[UnmaskShare, _Mapping]] = ..., unmask_refused: _Optional[_Union[UnmaskRefused, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., model_request: _Optional[_Union[ModelRequest, _Mapping]] = ..., update_ready: _Optional[_Union[UpdateReady, _Mapping]] = ..., update_submission: _Optional[_Union[UpdateSubmission, _Mapping]] = ..., task_failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., task_assignment: _Optional[_Union[TaskAssignment, _Mapping]] = ..., model_response: _Optional[_Union[ModelResponse, _Mapping]] = ..., task_recall: _Optional[_Union[TaskRecall, _Mapping]] = ..., upload_grant: _Optional[_Union[UploadGrant, _Mapping]] = ..., task_cancel: _Optional[_Union[TaskCancel, _Mapping]] = ..., update_ack: _Optional[_Union[UpdateAck, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., evaluation_request: _Optional[_Union[EvaluationRequest, _Mapping]] = ..., evaluation_result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., committee: _Optional[_Union[Committee, _Mapping]] = ..., unmask_request: _Optional[_Union[UnmaskRequest, _Mapping]] = ..., unmask_share: _Optional[_Union[UnmaskShare, _Mapping]] = ..., unmask_refused: _Optional[_Union[UnmaskRefused, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("kind", "bytes")
@@ -443,3 +447,15 @@ class UnmaskRefused(_message.Message):
     reason: str
     tasks: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, release: _Optional[int] = ..., reason: _Optional[str] = ..., tasks: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Renewal(_message.Message):
+    __slots__ = ("token", "expires")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    expires: int
+    def __init__(self, token: _Optional[str] = ..., expires: _Optional[int] = ...) -> None: ...
+
+class Renewed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -1,0 +1,307 @@
+"""The audit of a run: who logged in, who was refused, what its operator did; append-only and hash-chained.
+
+Each row's hash is that of the hash before it and of the row. So a row that is changed, deleted or put in
+breaks the chain, and who rewrites all of it contradicts the copies of its head, which the log has. Rows are
+kept in memory until the commit that the run makes next. What an attacker can cause without a credential is
+aggregated: a flood leaves a few rows with counts.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from hashlib import sha256
+from threading import Lock
+from typing import Any, Protocol
+
+import msgspec
+
+from offbeat.net.address import network
+from offbeat.net.auth.tokens import StoredTokens
+
+log = logging.getLogger(__name__)
+TABLE = "CREATE TABLE IF NOT EXISTS audit(seq INTEGER PRIMARY KEY, line TEXT NOT NULL, hash TEXT NOT NULL)"
+INSERT = "INSERT INTO audit VALUES (?, ?, ?)"
+SELECT = "SELECT seq, line, hash FROM audit ORDER BY seq"
+OF_TOKENS = ("site.enrol", "site.revoke", "token.make", "token.renew", "token.revoke")
+"""The actions that say which tokens there are."""
+WINDOW, LONGEST_WINDOW = 60.0, 3600.0
+"""Seconds for which what repeats itself is counted: at first, and while it goes on, doubled each time."""
+MOST_SOURCES = 8
+"""Sources of an action's repetitions that are told apart; the others count as one."""
+_OTHERS = "*"
+HEAD_EVERY = 3600.0
+"""Seconds between two lines of the log with the head of the chain."""
+_MOST_PENDING = 10_000
+_LONGEST = 500  # characters of a text in a row
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The last row of a chain: its number, from 1, and its hash. An empty chain has the head 0."""
+
+    seq: int = 0
+    hash: str = "0" * 64
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+class Actor(msgspec.Struct, frozen=True):
+    """Who did something: a site's name or "operator", a description, and an address, if one is known."""
+
+    id: str | None
+    description: str
+    ip_address: str | None = None
+
+
+OPERATOR, SERVER = Actor("operator", "at the server's machine"), Actor("server", "offbeat serve")
+
+
+class AuditLine(msgspec.Struct, frozen=True):
+    """One row, with the names that Flower's audit log has."""
+
+    timestamp: str
+    actor: Actor
+    event: dict[str, Any]
+    status: str
+
+
+class Repeated(msgspec.Struct):
+    """What repeats itself: the last of it, how often since the last row, and when the next row is due."""
+
+    actor: Actor
+    event: dict[str, Any]
+    status: str
+    until: float
+    window: float
+    count: int = 0
+
+
+class Audit(Protocol):
+    """Takes what an audit records. Every method may be called in any thread."""
+
+    def record(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
+        """Add a row; `event` has its `action`."""
+
+    def record_repeated(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
+        """Add a row of what may repeat itself without end: the first at once, then one with a count."""
+
+    def tokens(self, stored: StoredTokens) -> None:
+        """Add rows for the tokens that have come and gone since the last call, also while no server ran."""
+
+
+class NoAudit:
+    """An audit of nothing, for a server without a run of its own to write to."""
+
+    def record(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
+        """Nothing is added."""
+
+    def record_repeated(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
+        """Nothing is added."""
+
+    def tokens(self, stored: StoredTokens) -> None:
+        """Nothing is added."""
+
+
+NO_AUDIT = NoAudit()
+
+
+class AuditLog:
+    """The rows of a run's audit that are not durable yet. Every method may be called in any thread.
+
+    Args:
+        clock: Gives seconds since 1970.
+
+    Attributes:
+        head: The last row of the chain, durable or not.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock, self._lock = clock, Lock()
+        self.head = Head()
+        self._run = ""
+        self._lines: list[str] = []
+        self._dropped = 0
+        self._since = 0.0  # when the first of the lines came
+        self._repeated: dict[tuple[str, ...], Repeated] = {}
+        self._tokens: dict[str, set[str]] = {}
+        self._told = clock()
+        self._closed = False
+
+    def open(self, run: str, head: Head, lines: Iterable[str] = ()) -> None:
+        """Go on with a chain.
+
+        Args:
+            run: The run's identifier.
+            head: The chain's last row.
+            lines: Its rows of `OF_TOKENS`.
+        """
+        with self._lock:
+            self._run, self.head = run, head
+            for line in lines:
+                event = msgspec.json.decode(line, type=AuditLine).event
+                known = self._tokens.setdefault(str(event.get("site")), set())
+                ended = event["action"] in ("site.revoke", "token.revoke")
+                (known.discard if ended else known.add)(str(event.get("token")))
+
+    def record(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
+        """Add a row; `event` has its `action`."""
+        with self._lock:
+            self._append(actor, dict(event), status)
+
+    def record_repeated(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
+        """Add a row of what may repeat itself without end: the first at once, then one with a count."""
+        now = self._clock()
+        with self._lock:
+            key = self._key(actor, event, status)
+            if (found := self._repeated.get(key)) is None:
+                self._repeated[key] = Repeated(actor, dict(event), status, now + WINDOW, WINDOW)
+                self._append(actor, dict(event), status)
+            else:
+                found.count += 1
+                found.actor, found.event, found.status = actor, dict(event), status
+
+    def tokens(self, stored: StoredTokens) -> None:
+        """Add rows for the tokens that have come and gone since the last call, also while no server ran."""
+        now = self._clock()
+        with self._lock:
+            for site in sorted({*stored, *self._tokens}):
+                known, found = self._tokens.get(site, set()), {t.label: t for t in stored.get(site, ())}
+                for label in sorted(known - found.keys()):
+                    action = "token.revoke" if found else "site.revoke"
+                    self._append(OPERATOR, {"action": action, "site": site, "token": label}, "completed")
+                for label, token in found.items():
+                    if label in known:
+                        continue
+                    action = "token.make" if known else "site.enrol"
+                    actor = OPERATOR
+                    if token.replaces:
+                        action, actor = "token.renew", Actor(site, "site")
+                    expires = _timestamp(token.expires) if token.expires else None
+                    event = {"action": action, "site": site, "token": label, "expires": expires}
+                    self._append(actor, event, "expired" if token.expired(now) else "completed")
+                self._tokens[site] = set(found)
+
+    def due(self, seconds: float) -> bool:
+        """Whether a row has waited for so many seconds."""
+        if not (self._lines or self._repeated):  # asked at every batch of messages
+            return False
+        now = self._clock()
+        with self._lock:
+            self._end_windows(now)
+            return bool(self._lines) and now - self._since >= seconds
+
+    def take(self) -> list[tuple[int, str, str]]:
+        """The rows that have come, chained, to be made durable now."""
+        now = self._clock()
+        with self._lock:
+            self._end_windows(now)
+            lines, self._lines, rows = self._lines, [], []
+            if self._dropped:
+                lost = {"action": "audit.dropped", "count": self._dropped}
+                self._dropped = 0
+                self._append(SERVER, lost, "failed")
+                lines.append(self._lines.pop())
+            for line in lines:
+                self.head = Head(self.head.seq + 1, chained(self.head.hash, line))
+                rows.append((self.head.seq, line, self.head.hash))
+            if now - self._told >= HEAD_EVERY:
+                self.tell_head()
+                self._told = now
+            return rows
+
+    def finish(self) -> None:
+        """Add what was counted and has no row yet."""
+        with self._lock:
+            self._end_windows(float("inf"))
+
+    def close(self) -> None:
+        """Take no more rows: nobody makes them durable."""
+        with self._lock:
+            self._closed = True
+            self._lines.clear()
+            self._repeated.clear()
+
+    def tell_head(self) -> None:
+        """Write the head of the chain to the log: who rewrites the database cannot rewrite that."""
+        if self.head.seq:
+            log.info("audit head %s", self.head)
+
+    def _key(self, actor: Actor, event: Mapping[str, Any], status: str) -> tuple[str, ...]:
+        """What counts as the same: by site, or by the network of an address without one."""
+        source = actor.id or network(actor.ip_address or "")
+        action, kind = str(event["action"]), str(event.get("kind", ""))
+        key = (action, status, kind, source)
+        if key in self._repeated or sum(other[0] == action for other in self._repeated) < MOST_SOURCES:
+            return key
+        return (action, status, "", _OTHERS)
+
+    def _end_windows(self, now: float) -> None:
+        """Add a row for what was counted in windows that are over.
+
+        Who was silent in one is forgotten, but not while there are more sources than are told apart: each of
+        them would have a row of its own.
+        """
+        crowded = {key[0] for key in self._repeated if key[-1] == _OTHERS}
+        for key, found in list(self._repeated.items()):
+            if found.until > now:
+                continue
+            if not found.count:
+                if key[0] not in crowded or key[-1] == _OTHERS:
+                    del self._repeated[key]
+                continue
+            self._append(found.actor, {**found.event, "count": found.count}, found.status)
+            found.count, found.window = 0, min(2 * found.window, LONGEST_WINDOW)
+            found.until = now + found.window
+
+    def _append(self, actor: Actor, event: dict[str, Any], status: str) -> None:
+        if self._closed:
+            return
+        if len(self._lines) >= _MOST_PENDING:
+            self._dropped += 1
+            return
+        now = self._clock()
+        self._since = self._since if self._lines else now
+        event = {name: v[:_LONGEST] if isinstance(v, str) else v for name, v in event.items()}
+        line = AuditLine(_timestamp(now), actor, {**event, "run_id": self._run}, status)
+        self._lines.append(msgspec.json.encode(line, order="sorted").decode())
+
+
+def chained(previous: str, line: str) -> str:
+    """The hash of a row: of the hash before it and its line."""
+    return sha256((previous + line).encode()).hexdigest()
+
+
+def parse_head(text: str) -> Head | None:
+    """The head that a text says; None for a text that is none."""
+    seq, _, digest = text.partition(":")
+    fine = seq.isascii() and seq.isdigit() and len(seq) < 19 and len(digest) == 64
+    return Head(int(seq), digest.lower()) if fine else None
+
+
+def problems(rows: Iterable[tuple[int, str, str]], head: Head | None = None) -> Iterator[str]:
+    """What is wrong with a chain, a line for each row that is.
+
+    Args:
+        rows: Number, line and hash of each row, in order.
+        head: A row of before, as the log or a copy has it. None means that none is known.
+    """
+    last, computed, seen = Head(), Head().hash, head is None or head.seq == 0
+    for seq, line, digest in rows:
+        if (gap := seq - last.seq - 1) != 0:
+            which = f"row {last.seq + 1} is" if gap == 1 else f"rows {last.seq + 1} to {seq - 1} are"
+            yield f"{which} missing"
+        elif digest not in (chained(last.hash, line), chained(computed, line)):
+            yield f"row {seq} is not as it was written: it was changed or put in, or one before it deleted"
+        if head is not None and seq == head.seq:
+            seen = True
+            if digest != head.hash:
+                yield f"row {seq} is not the one of the head {head}: the rows up to it were written again"
+        computed, last = chained(last.hash, line), Head(seq, digest)
+    if not seen:
+        assert head is not None
+        yield f"row {head.seq} of the head is missing: the audit ends with row {last.seq}"
+
+
+def _timestamp(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{int(seconds % 1 * 1000):03d}Z"

@@ -1,0 +1,39 @@
+"""The audit of a run as its directory has it."""
+
+from collections.abc import Iterator
+
+from offbeat.net.audit import OF_TOKENS, SELECT, SERVER, AuditLog, Head
+from offbeat.runs.damage import damage
+from offbeat.runs.record import RunRecord
+from offbeat.runs.schema import DATABASE
+from offbeat.version import __version__
+
+AuditRow = tuple[int, str, str]
+"""Number, line and hash of a row."""
+
+
+def audit_rows(record: RunRecord) -> Iterator[AuditRow]:
+    """The rows of a run's audit, in order; none where it has none, as runs of earlier versions.
+
+    Raises:
+        DamageError: A row has other types.
+    """
+    if not record.has_table("audit"):
+        return
+    for seq, line, digest in record.select(SELECT):
+        if not (isinstance(seq, int) and isinstance(line, str) and isinstance(digest, str)):
+            raise damage(record.path / DATABASE, f"has a row of its audit that is none, {seq!r:.40}")
+        yield seq, line, digest
+
+
+def open_audit(audit: AuditLog, record: RunRecord, run: str, action: str) -> None:
+    """Let an audit go on where a run's record ends, with a row for this beginning."""
+    head = next((Head(*row) for row in record.select(_LAST)), Head())
+    audit.open(run, head, (line for (line,) in record.select(_TOKEN_LINES)))
+    audit.record(SERVER, {"action": action, "offbeat": __version__})
+
+
+_LAST = "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1"
+_TOKEN_LINES = "SELECT line FROM audit WHERE {} ORDER BY seq".format(
+    " OR ".join(f'line LIKE \'%"action":"{action}"%\'' for action in OF_TOKENS)
+)

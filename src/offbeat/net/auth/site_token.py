@@ -1,0 +1,136 @@
+"""The token that a connection counts on: valid, renewed, used for the first time."""
+
+import logging
+import math
+from typing import Protocol
+
+from offbeat.core.errors import OffbeatError
+from offbeat.net.auth.tokens import HashedToken, Tokens, renew, use
+from offbeat.net.messages import Renewal
+
+log = logging.getLogger(__name__)
+
+
+class ShownToken(Protocol):
+    """What a server asks of the token of a connection."""
+
+    @property
+    def valid(self) -> bool:
+        """Whether it still counts."""
+
+    @property
+    def expires(self) -> int:
+        """When it expires, in seconds since 1970; 0: never."""
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until it is to be renewed, below 0 where it should have been; infinite for never."""
+
+    @property
+    def unused(self) -> bool:
+        """Whether it is a renewal that is used for the first time."""
+
+    def use(self) -> None:
+        """End the token that it replaces; it may wait for the disk."""
+
+    def renew(self) -> Renewal | None:
+        """Another one, durable; None where there can be none now. It may wait for the disk."""
+
+    def stored(self) -> None:
+        """The site has stored the last renewal: the connection counts on it from here on."""
+
+
+class NoToken:
+    """A connection that needs no token."""
+
+    valid, expires, due_in, unused = True, 0, math.inf, False
+
+    def use(self) -> None:
+        """There is nothing to end."""
+
+    def renew(self) -> Renewal | None:
+        """There is nothing to renew."""
+        return None
+
+    def stored(self) -> None:
+        """Nothing was renewed."""
+
+
+NO_TOKEN = NoToken()
+
+
+class SiteToken:
+    """A site's token, of a file of tokens.
+
+    It is looked up by its hash, which is computed once: whether it is valid is asked at every message.
+
+    Args:
+        tokens: The tokens of the file.
+        token: The token that the site has shown.
+    """
+
+    def __init__(self, tokens: Tokens, token: str) -> None:
+        self._tokens, self._token, self._proof = tokens, token, tokens.proof(token)
+        self._sent = ""  # the last renewal, until the site has stored it
+
+    @property
+    def site(self) -> str | None:
+        """The name that it proves, if it has not expired; None for a token that is not known."""
+        return None if self._proof is None else self._proof.name
+
+    @property
+    def valid(self) -> bool:
+        """Whether it still counts."""
+        stored = self._stored
+        return stored is not None and not stored.expired(self._tokens.clock())
+
+    @property
+    def expires(self) -> int:
+        """When it expires, in seconds since 1970; 0: never."""
+        stored = self._stored
+        return 0 if stored is None else stored.expires
+
+    @property
+    def due_in(self) -> float:
+        """Seconds until it is to be renewed, below 0 where it should have been; infinite for never."""
+        stored = self._stored
+        return math.inf if stored is None else stored.renewed_at - self._tokens.clock()
+
+    @property
+    def unused(self) -> bool:
+        """Whether it is a renewal that is used for the first time."""
+        stored = self._stored
+        return stored is not None and bool(stored.replaces)
+
+    @property
+    def _stored(self) -> HashedToken | None:
+        """The token as the file has it now; None where it has it no more."""
+        if (proof := self._proof) is None:
+            return None
+        of_site = self._tokens.stored().get(proof.name, ())
+        return next((each for each in of_site if each.sha256 == proof.stored.sha256), None)
+
+    def use(self) -> None:
+        """End the token that it replaces; one that cannot be ended now stays until its expiry."""
+        try:
+            use(self._tokens.path, self._token)
+        except OffbeatError as error:
+            log.error("the token before a renewed one stays valid until it expires: %s", error)
+
+    def renew(self) -> Renewal | None:
+        """Another one, durable; None where there can be none now, which the log says."""
+        try:
+            made = renew(self._tokens.path, self._token, self._tokens.clock())
+        except OffbeatError as error:
+            log.error("a token cannot be renewed: %s", error)
+            return None
+        if made is None:
+            return None
+        self._sent, expires = made
+        return Renewal(self._sent, expires)
+
+    def stored(self) -> None:
+        """The site has stored the last renewal: the connection counts on it from here on."""
+        if self._sent:
+            self._token, self._sent = self._sent, ""
+            self._proof = self._tokens.proof(self._token)

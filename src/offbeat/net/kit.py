@@ -1,0 +1,213 @@
+"""Kits: one file with all that a site needs to reach its server, and to prove who it is.
+
+A kit is a secret, since it has the site's token. It has no code, and nothing in it changes what a site
+allows: the policy in it is a text for the site's operator to read and to give with `--policy`.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cryptography import x509
+
+from offbeat.core.errors import UsageError
+from offbeat.documents import read_text
+from offbeat.net.address import check_name, split
+from offbeat.net.auth.ca import fingerprint
+from offbeat.net.auth.credentials import SiteCredentials
+from offbeat.net.auth.tokens import check_token, split_token
+from offbeat.runs.files import write_private
+
+log = logging.getLogger(__name__)
+VERSION = 1
+MOST_BYTES = 2**17
+"""Bytes of a kit, at most."""
+_Short = Annotated[str, msgspec.Meta(max_length=1000)]
+_Long = Annotated[str, msgspec.Meta(max_length=2**16)]
+
+
+class Kit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a kit has.
+
+    Attributes:
+        offbeat_kit: The version of its format.
+        address: Where the server is: "HOST:PORT".
+        name: The site's name.
+        token: Its token.
+        expires: When the token expires, in seconds since 1970. None means never.
+        ca: The certificates (PEM) of the authority that signs the server's. None means the authorities that
+            the system trusts.
+        fingerprint: The SHA-256 fingerprint of the authority, to be compared by telephone. None without one.
+        run: The run to take part in, at a server of several. None means the one that the server has.
+        policy: A template of the site's policy (YAML).
+        made_by: The version of Offbeat that has made it.
+        previous: The token before the last renewal; empty before the first.
+    """
+
+    offbeat_kit: int
+    address: _Short
+    name: _Short
+    token: _Short
+    expires: float | None = None
+    ca: _Long | None = None
+    fingerprint: _Short | None = None
+    run: _Short | None = None
+    policy: _Long = ""
+    made_by: _Short = ""
+    previous: _Short = ""
+
+    def __repr__(self) -> str:
+        return f"Kit(name={self.name!r}, address={self.address!r})"
+
+    def credentials(self, certificate: Path | None = None, key: Path | None = None) -> SiteCredentials:
+        """The site's credentials, with a certificate of its own where it needs one beside the token."""
+        ca = None if self.ca is None else self.ca.encode()
+        return SiteCredentials(self.name, self.token, ca, certificate, key)
+
+    @property
+    def ends(self) -> str:
+        """When the token expires, in words."""
+        return (
+            "never"
+            if self.expires is None
+            else f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
+        )
+
+    def shown(self) -> dict[str, Any]:
+        """All but the secrets."""
+        fields = msgspec.to_builtins(self)
+        return {name: value for name, value in fields.items() if name not in ("token", "previous", "policy")}
+
+
+class _Header(msgspec.Struct):
+    """What kits of every format have."""
+
+    offbeat_kit: int
+
+
+@dataclass(frozen=True, slots=True)
+class KitFile:
+    """A site's kit in its file, which a renewal of the token replaces.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: Path
+
+    def read(self) -> Kit:
+        """The kit as it is now.
+
+        Raises:
+            UsageError: The file is not there, is no kit, or one of a later format.
+        """
+        kit = self._decode(self._document())
+        self._check(kit)
+        return kit
+
+    def read_valid(self, now: float) -> Kit:
+        """The kit, whose token has not expired. Raises `UsageError`, as `read` does too."""
+        kit = self.read()
+        if kit.expires is not None and kit.expires <= now:
+            raise UsageError(
+                f"{self.path} expired on {kit.ends}: ask the operator of {kit.address} for a new kit of site "
+                f"{kit.name}"
+            )
+        return kit
+
+    def warn_if_open(self) -> None:
+        """Warn in the log where others can read the file."""
+        if os.name == "posix" and self.path.stat().st_mode & 0o077:
+            log.warning(
+                "others can read %s, which proves who this site is: chmod go= %s", self.path, self.path
+            )
+
+    @property
+    def writable(self) -> bool:
+        """Whether a renewal can be stored."""
+        return os.access(self.path, os.W_OK) and os.access(self.path.resolve().parent, os.W_OK | os.X_OK)
+
+    def store(self, token: str, expires: float) -> None:
+        """Replace the token, durably; fields of the file that this version does not know stay.
+
+        Raises:
+            UsageError: The file cannot be read or written, or the token is none of this site.
+        """
+        document = self._document()
+        kit = self._decode(document)
+        if split_token(token)[0] != kit.name:
+            raise UsageError(f"{self.path} is of site {kit.name}, and the renewed token is another's")
+        fields: dict[str, Any] = msgspec.json.decode(document)
+        fields |= {"token": token, "expires": expires, "previous": kit.token}
+        write_kit(self.path.resolve(), fields)
+
+    def _document(self) -> str:
+        try:
+            return read_text(self.path, MOST_BYTES)
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+            raise UsageError(
+                f"--kit {self.path} cannot be read: {reason}; give a file of offbeat enrol -o"
+            ) from None
+
+    def _decode(self, document: str) -> Kit:
+        try:
+            version = msgspec.json.decode(document, type=_Header).offbeat_kit
+            if version > VERSION:
+                raise UsageError(
+                    f"{self.path} is a kit of format {version}, and this version of Offbeat reads {VERSION}: "
+                    "upgrade Offbeat here"
+                )
+            return msgspec.json.decode(document, type=Kit)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self._damaged(str(error) or "it is nested too deep") from None
+
+    def _check(self, kit: Kit) -> None:
+        """Check that the fields fit each other. Raises `UsageError`."""
+        try:
+            check_name("name", kit.name)
+            check_token(kit.token, "enrol")
+            if split_token(kit.token)[0] != kit.name:
+                raise UsageError("its token is not of its site")
+            if split(kit.address)[1] == 0:
+                raise UsageError("its address has no port")
+            if kit.ca is not None and kit.fingerprint != _fingerprint_of(kit.ca):
+                raise UsageError("its certificate has not its fingerprint")
+        except UsageError as error:
+            raise self._damaged(str(error)) from None
+
+    def _damaged(self, why: str) -> UsageError:
+        return UsageError(
+            f"{self.path} is no whole kit ({why}): copy it again from where it was made, or ask the server's "
+            "operator for another"
+        )
+
+
+def make_kit(
+    address: str, token: str, expires: float | None, ca: str | None, policy: str, made_by: str
+) -> Kit:
+    """A kit of a token's site. Raises `UsageError` for a text that has no certificate."""
+    return Kit(
+        offbeat_kit=VERSION, address=address, name=split_token(token)[0], token=token, expires=expires, ca=ca,
+        fingerprint=None if ca is None else _fingerprint_of(ca), policy=policy, made_by=made_by,
+    )  # fmt: skip
+
+
+def write_kit(path: Path, kit: Kit | dict[str, Any]) -> None:
+    """Write a kit, durably and readable by its owner only. Raises `UsageError`."""
+    try:
+        write_private(path, msgspec.json.format(msgspec.json.encode(kit), indent=1) + b"\n")
+    except OSError as error:
+        raise UsageError(f"the kit {path} cannot be written: {error}") from None
+
+
+def _fingerprint_of(ca: str) -> str:
+    """The fingerprint of the first certificate of a text (PEM). Raises `UsageError`."""
+    try:
+        return fingerprint(x509.load_pem_x509_certificates(ca.encode())[0])
+    except ValueError as error:
+        raise UsageError(f"its certificate cannot be read: {error}") from None

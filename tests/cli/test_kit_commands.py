@@ -1,0 +1,206 @@
+"""`offbeat certificate`, `enrol -o`, `kit` and `--kit`: from nothing to a run of three sites; wrong usage."""
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import offbeat as ob
+from offbeat import cli
+from offbeat.cli import console
+from offbeat.cli.access import with_own
+from offbeat.cli.durations import life_of
+from offbeat.cli.join import make_policy
+from offbeat.cli.kit import Access, policy_template
+from offbeat.core.errors import UsageError
+from offbeat.models import MLPSpec
+from offbeat.net import ServerCredentials, ServerOptions, join, serve, server_learner
+from offbeat.net.auth.ca import OwnAuthority
+from offbeat.net.auth.tokens import Tokens
+from offbeat.net.check import CheckResult, check_access
+from offbeat.net.client.kit_connector import KitConnector
+from offbeat.net.client.policy import SitePolicy
+from offbeat.net.kit import KitFile
+from tests.net.support import server, shares_of_digits
+
+ADDRESS = "127.0.0.1:7117"
+
+
+@pytest.fixture
+def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line in this process: its exit code, stdout and stderr."""
+    monkeypatch.setattr(console.out, "width", 300)
+    monkeypatch.setattr(console.err, "width", 300)
+    for command in ("join", "helper"):
+        monkeypatch.setattr(f"offbeat.cli.{command}.setup_logs", lambda *_: None)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capfd.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def state(offbeat: Any, tmp_path: Path) -> Path:
+    code, said, _ = offbeat("certificate", "--state", tmp_path / "run", "--host", "127.0.0.1")
+    assert code == 0
+    assert "is for 127.0.0.1, until 20" in said
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def kit(offbeat: Any, state: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "north.kit"
+    code, said, _ = offbeat("enrol", "north", "--state", state, "-o", path, "--address", ADDRESS)
+    assert code == 0
+    assert OwnAuthority(state).fingerprint in said
+    return path
+
+
+def test_one_command_three_kits_and_three_joins_are_a_run(offbeat: Any, state: Path, tmp_path: Path) -> None:
+    shares, test = shares_of_digits(3, 150, 50)
+    names = ("north", "east", "south")
+    for name in names:
+        made = tmp_path / f"{name}.kit"
+        assert offbeat("enrol", name, "--state", state, "-o", made, "--address", ADDRESS)[0] == 0
+    learner = server_learner(MLPSpec(hidden=(8,)), test=test)
+    experiment = ob.Experiment(ob.fedbuff(3, steps=2), learner, until=ob.Until(versions=2))
+
+    async def federation() -> str | None:
+        credentials = with_own(ServerCredentials(), state, "127.0.0.1:0")
+        async with serve(
+            experiment, state, "127.0.0.1:0", options=ServerOptions(clients=3), credentials=credentials
+        ) as server:
+            ways = [KitConnector(KitFile(tmp_path / f"{n}.kit"), f"127.0.0.1:{server.port}") for n in names]
+            await asyncio.gather(*(join(way, share) for way, share in zip(ways, shares, strict=True)))
+            return await server.ended()
+
+    assert asyncio.run(federation()) == "reached 2 versions"
+
+
+def test_the_own_certificate_and_tokens_are_used_unless_others_are_given(state: Path, tmp_path: Path) -> None:
+    own = OwnAuthority(state)
+    found = with_own(ServerCredentials(), state, "0.0.0.0:7117")
+    assert (found.certificate, found.key, found.tokens) == (own.certificate, own.key, state / "tokens.json")
+    found.check("0.0.0.0:7117")
+    other = ServerCredentials(Path("a.pem"), Path("a.key"), tokens=Path("t.json"))
+    assert with_own(other, state, "0.0.0.0:7117") == other
+    plain = with_own(ServerCredentials(insecure_plaintext=True), state, "0.0.0.0:7117")
+    assert (plain.certificate, plain.tokens) == (None, state / "tokens.json")
+    assert with_own(ServerCredentials(), state, "unix:/tmp/a").certificate is None
+    assert with_own(ServerCredentials(insecure_any_name=True), state, "[::]:1").tokens is None
+    nothing = ServerCredentials()
+    assert with_own(nothing, tmp_path / "elsewhere", "127.0.0.1:7117") == nothing
+
+
+def test_a_kit_is_shown_without_its_secret(offbeat: Any, kit: Path) -> None:
+    document = json.loads(kit.read_bytes())
+    code, said, _ = offbeat("kit", "show", kit)
+    assert code == 0
+    for text in ("north", ADDRESS, document["fingerprint"], "UTC", "Offbeat 0."):
+        assert text in said
+    assert document["token"].partition(":")[2] not in said
+    code, said, _ = offbeat("kit", "policy", kit)
+    assert said == policy_template()
+
+
+def test_the_template_of_a_policy_has_every_key_and_its_default(tmp_path: Path) -> None:
+    """It means the default policy as it is, and with every comment of a key taken away."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy_template())
+    assert make_policy(file, None) == SitePolicy()
+    keys = [line[2:] for line in policy_template().splitlines() if line.startswith("# ") and ": " in line]
+    keys = [line for line in keys if line.partition(":")[0] in SitePolicy.__dataclass_fields__]
+    assert yaml.safe_load("\n".join(keys)).keys() == SitePolicy.__dataclass_fields__.keys()
+    file.write_text("\n".join(keys))
+    assert make_policy(file, None) == SitePolicy()
+
+
+def test_a_kit_lives_ninety_days_and_a_printed_token_for_ever(offbeat: Any, kit: Path, state: Path) -> None:
+    left = (KitFile(kit).read().expires or 0) - time.time()
+    assert 89.9 < left / 86400 <= 90
+    code, _, _ = offbeat("enrol", "east", "--state", state)
+    (stored,) = Tokens(state / "tokens.json").stored()["east"]
+    assert (code, stored.expires) == (0, 0)
+    assert offbeat("enrol", "east", "--state", state, "--expires", "2h")[0] == 0
+    (stored,) = Tokens(state / "tokens.json").stored()["east"]
+    assert stored.expires - stored.made == 7200
+    assert (life_of("--expires", "never"), life_of("--expires", "60s")) == (0, 60)
+    for wrong in ("90", "0d", "-1d", "1w", "9999999d", "١d", "", "d"):
+        with pytest.raises(UsageError, match=r"--expires .* is not allowed"):
+            life_of("--expires", wrong)
+
+
+def test_what_enrol_cannot_do_leaves_the_old_token_valid(offbeat: Any, kit: Path, state: Path) -> None:
+    token = KitFile(kit).read().token
+    new = kit.with_name("new.kit")
+    for options, why in {
+        ("-o", kit, "--address", ADDRESS): "is there already",
+        ("-o", new): "needs --address HOST:PORT",
+        ("-o", new, "--address", "127.0.0.1"): "HOST:PORT",
+        ("-o", new, "--address", "127.0.0.1:0"): "needs --address HOST:PORT",
+        ("-o", new, "--address", "10.0.0.1:7117"): "the server's certificate is for 127.0.0.1",
+        ("-o", kit / "in" / "file.kit", "--address", ADDRESS): "cannot be written",
+        ("-o", new, "--address", ADDRESS, "--ca", new): "cannot be read",
+        ("-o", new, "--address", ADDRESS, "--expires", "soon"): "--expires soon is not allowed",
+        ("--address", ADDRESS): "are for a kit",
+        ("--revoke", "-o", new): "give --revoke alone",
+    }.items():
+        code, _, said = offbeat("enrol", "north", "--state", state, *options)
+        assert (code, why in said, said.count("\n")) == (2, True, 1), said
+    assert Tokens(state / "tokens.json").name(token) == "north"
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("command", ["join", "check", "helper"])
+def test_a_kit_that_is_none_is_wrong_usage(offbeat: Any, kit: Path, command: str) -> None:
+    more = {"join": ("--data", "digits"), "check": (), "helper": ("--state", kit.parent / "helper")}[command]
+    whole = json.loads(kit.read_bytes())
+    for document, why in {
+        "": "is no whole kit",
+        json.dumps(whole)[:300]: "is no whole kit",
+        json.dumps(whole | {"offbeat_kit": 9}): "upgrade Offbeat here",
+        json.dumps(whole | {"expires": 1.0}): "expired on 1970-01-01",
+        json.dumps(whole | {"token": 7}): "is no whole kit",
+        " " * 2**18: "more than 131072 bytes",
+    }.items():
+        kit.write_text(document)
+        code, _, said = offbeat(command, "--kit", kit, *more)
+        assert (code, why in said, said.count("\n")) == (2, True, 1), said
+    code, _, said = offbeat(command, "--kit", kit.with_name("none.kit"), *more)
+    assert (code, "No such file" in said) == (2, True)
+
+
+def test_a_kit_takes_the_place_of_its_options(offbeat: Any, kit: Path) -> None:
+    for option in (("--name", "a"), ("--ca", kit), ("--token-file", kit), ("--insecure-plaintext",)):
+        code, _, said = offbeat("join", "--kit", kit, "--data", "digits", *option)
+        assert code == 2
+        assert f"has what {option[0]} would say: leave one of them out" in said
+    code, _, said = offbeat("join", "--data", "digits")
+    assert (code, "give ADDRESS" in said) == (2, True)
+    code, _, said = offbeat("helper", ADDRESS, "--state", kit.parent / "h")
+    assert (code, "give --name NAME" in said) == (2, True)
+
+
+def test_check_with_a_kit_says_how_long_its_token_lives(kit: Path, state: Path) -> None:
+    access = Access(None, kit, None, None, None, None, None, None, False)
+    assert (access.place, access.site) == (ADDRESS, "north")
+
+    async def story() -> list[CheckResult]:
+        own = OwnAuthority(state)
+        credentials = ServerCredentials(own.certificate, own.key, tokens=state / "tokens.json")
+        async with server(credentials) as at:
+            return await check_access(at.address, access.credentials())
+
+    found = asyncio.run(story())
+    assert all(result.passed for result in found)
+    assert "the token ends in 90.0 days" in [result.text for result in found]

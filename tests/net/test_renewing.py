@@ -1,0 +1,310 @@
+"""Renewal of a site's token over its connection: stored before it is answered, safe whenever one end dies."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("grpc")
+
+from offbeat.core.errors import UsageError
+from offbeat.net import renewing
+from offbeat.net.auth.ca import OwnAuthority
+from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.auth.site_token import SiteToken
+from offbeat.net.auth.tokens import Tokens, enrol, revoke
+from offbeat.net.client.kit_connector import KitConnector
+from offbeat.net.grpc.client import connect
+from offbeat.net.kit import KitFile, make_kit, write_kit
+from offbeat.net.messages import Heartbeat, Register, Renewal, Renewed
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from tests.net.support import LIMITS, Open, server, site, until
+
+LIFE = 90
+
+
+class Federation:
+    """A server with its own authority, and a site with its kit; the clock of tokens is the test's."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.own, self.tokens = OwnAuthority(folder / "run"), folder / "run" / "tokens.json"
+        self.own.issue(["127.0.0.1"])
+        self.kit = KitFile(folder / "north.kit")
+        self.first = enrol(self.tokens, "north", life=LIFE)
+        self.late = 0.0
+        init = Tokens.__init__
+        monkeypatch.setattr(
+            Tokens, "__init__", lambda own, path, **options: init(own, path, clock=self.now, **options)
+        )
+        monkeypatch.setattr(renewing, "LONGEST_SLEEP", 0.02)
+
+    def now(self) -> float:
+        return time.time() + self.late
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Open]:
+        credentials = ServerCredentials(self.own.certificate, self.own.key, tokens=self.tokens)
+        async with server(credentials) as at:
+            ca = self.own.ca.read_text()
+            if not self.kit.path.exists():
+                kit = make_kit(at.address, self.first, time.time() + LIFE, ca, "", "")
+                write_kit(self.kit.path, kit)
+            yield at
+
+    @asynccontextmanager
+    async def joined(self, at: Open) -> AsyncIterator[ClientChannel]:
+        """The site, which reads what the server says."""
+        channel = await KitConnector(self.kit, at.address)()
+        channel.send(Register(10, 1))
+        reading = asyncio.create_task(self._read(channel))
+        try:
+            yield channel
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+            await channel.close()
+
+    async def _read(self, channel: ClientChannel) -> None:
+        while True:
+            await channel.receive()
+
+    @property
+    def token(self) -> str:
+        return self.kit.read().token
+
+    def valid(self, token: str) -> bool:
+        return Tokens(self.tokens).name(token) == "north"
+
+    @property
+    def stored(self) -> int:
+        return len(json.loads(self.tokens.read_bytes())["sites"]["north"])
+
+
+@pytest.fixture
+def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
+    return Federation(tmp_path, monkeypatch)
+
+
+def renewed_at_server(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.message for r in caplog.records if r.message == "the token is renewed" and hasattr(r, "site")]
+
+
+def test_a_token_is_renewed_twenty_times_on_one_connection_that_lives_on(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The connection outlives every token but the last, and nothing that the site says is lost."""
+    caplog.set_level("INFO")
+
+    async def story() -> None:
+        async with federation.serving() as at, federation.joined(at) as channel:
+            await until(lambda: at.heard.links == ["north"])
+            tokens = [federation.first]
+            for number in range(20):
+                channel.send(Heartbeat(number, number))
+                federation.late += LIFE * 0.7
+                await until(lambda: len(renewed_at_server(caplog)) == len(tokens))
+                tokens.append(federation.token)
+                assert federation.valid(federation.token)
+            assert len(set(tokens)) == 21
+            channel.send(Heartbeat(20, 20))
+            await until(lambda: Heartbeat(20, 20) in at.heard.said["north"])
+            assert at.heard.said["north"] == [Register(10, 1), *(Heartbeat(n, n) for n in range(21))]
+            assert not at.heard.ended
+            assert federation.stored <= 3
+
+    asyncio.run(story())
+
+
+def test_the_old_token_ends_at_the_first_login_with_the_new_one(federation: Federation) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            async with federation.joined(at):
+                federation.late += LIFE * 0.7
+                await until(lambda: federation.token != federation.first)
+            second = federation.token
+            assert federation.valid(federation.first)
+            async with federation.joined(at):
+                await until(lambda: not federation.valid(federation.first))
+            assert federation.token == second
+            assert federation.stored == 1
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_site_that_dies_before_or_after_it_has_stored_logs_in_again(
+    federation: Federation, stored: bool
+) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            kit = federation.kit.read()
+            shown = SiteCredentials("north", kit.token, kit.credentials().ca, renews=True)
+            async with site(at.address, shown) as channel:
+                federation.late += LIFE * 0.7
+                renewal = await channel.receive()
+                assert isinstance(renewal, Renewal)
+                if stored:
+                    federation.kit.store(renewal.token, renewal.expires)
+            async with federation.joined(at):
+                await until(lambda: federation.token not in (federation.first, kit.token))
+            assert federation.valid(federation.token)
+
+    asyncio.run(story())
+
+
+def test_a_server_that_dies_between_making_and_sending_takes_the_token_before(federation: Federation) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            send, made = ClientChannel.send, asyncio.Event()
+            assert send
+            with pytest.MonkeyPatch.context() as dying:
+                real = renewing.RenewingServerChannel.renew
+
+                async def dies(own: renewing.RenewingServerChannel) -> None:
+                    own._channel.send = lambda message: made.set()  # type: ignore[method-assign]
+                    await real(own)
+
+                dying.setattr(renewing.RenewingServerChannel, "renew", dies)
+                async with federation.joined(at):
+                    federation.late += LIFE * 0.7
+                    await made.wait()
+        assert federation.token == federation.first
+        assert federation.stored == 2
+        async with federation.serving() as at, federation.joined(at):
+            await until(lambda: federation.token != federation.first)
+
+    asyncio.run(story())
+
+
+def test_a_server_restored_from_a_copy_takes_the_token_before(federation: Federation) -> None:
+    async def story() -> None:
+        copy = federation.tokens.read_bytes()
+        async with federation.serving() as at:
+            async with federation.joined(at):
+                federation.late += LIFE * 0.7
+                await until(lambda: federation.token != federation.first)
+            lost = federation.token
+            async with federation.joined(at):
+                await until(lambda: not federation.valid(federation.first))
+            federation.tokens.write_bytes(copy)
+            async with federation.joined(at):
+                await until(lambda: federation.token != lost)
+
+    asyncio.run(story())
+
+
+def test_a_site_that_cannot_store_is_not_answered_for_and_keeps_its_token(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(_: KitFile, token: str, expires: float) -> None:
+        raise UsageError("the kit cannot be written: no space left")
+
+    async def story() -> None:
+        async with federation.serving() as at:
+            with monkeypatch.context() as filled:
+                filled.setattr(KitFile, "store", full)
+                async with federation.joined(at):
+                    federation.late += LIFE * 0.7
+                    await until(lambda: "cannot be stored" in caplog.text)
+            assert Renewed() not in at.heard.said["north"]
+            async with federation.joined(at):
+                await until(lambda: federation.token != federation.first)
+
+    asyncio.run(story())
+
+
+def test_a_site_that_does_not_say_that_it_stores_tokens_is_sent_none(federation: Federation) -> None:
+    """As every site of before: it would not know the message."""
+
+    async def story() -> None:
+        async with federation.serving() as at:
+            kit = federation.kit.read()
+            async with site(at.address, kit.credentials()) as channel:
+                federation.late += LIFE * 0.9
+                channel.send(Heartbeat(1, 1))
+                assert await channel.receive() == Heartbeat(1, 1)
+                channel.send(Renewed())
+                channel.send(Heartbeat(2, 2))
+                assert await channel.receive() == Heartbeat(2, 2), "an answer to nothing changes nothing"
+            assert federation.stored == 1
+
+    asyncio.run(story())
+
+
+def test_an_expired_token_ends_the_connection_and_says_when(federation: Federation) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            kit = federation.kit.read()
+            async with site(at.address, kit.credentials()) as channel:
+                federation.late += LIFE
+                channel.send(Heartbeat())
+                with pytest.raises(ChannelClosedError, match="no longer valid"):
+                    await federation._read(channel)
+            with pytest.raises(ChannelRefusedError, match=r"the token of site north expired on 20\d\d-"):
+                await connect(at.address, kit.credentials(), LIMITS)
+
+    asyncio.run(story())
+
+
+def test_a_revoked_or_foreign_kit_is_refused_in_one_sentence(federation: Federation, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            revoke(federation.tokens, "north")
+            with pytest.raises(
+                UsageError, match=r"north\.kit: .*the token is not valid: ask the server's operator"
+            ):
+                await KitConnector(federation.kit, at.address)()
+            other = OwnAuthority(tmp_path / "other")
+            other.issue(["127.0.0.1"])
+            kit = make_kit(at.address, federation.first, None, other.ca.read_text(), "", "")
+            write_kit(tmp_path / "foreign.kit", kit)
+            with pytest.raises(UsageError, match="the kit is of another server"):
+                await KitConnector(KitFile(tmp_path / "foreign.kit"))()
+
+    asyncio.run(story())
+
+
+def test_a_token_that_ends_soon_and_is_not_renewed_is_a_warning(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            await (await connect(at.address, federation.kit.read().credentials(), LIMITS)).close()
+            assert "the site's token ends in 0.0 days, and is not renewed" in caplog.text
+            caplog.clear()
+            async with federation.joined(at):
+                pass
+            assert "is not renewed" not in caplog.text
+
+    asyncio.run(story())
+
+
+def test_a_connection_that_slept_past_its_token_is_opened_again_with_the_new_one(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such a connection is refused, which would end a site that has no other token."""
+    caplog.set_level("INFO")
+
+    async def story() -> None:
+        async with federation.serving() as at:
+            channel = await KitConnector(federation.kit, at.address)()
+            channel.send(Register(10, 1))
+            with pytest.MonkeyPatch.context() as deaf:
+                deaf.setattr(SiteToken, "stored", lambda _: None)
+                federation.late += LIFE * 0.7
+                reading = asyncio.create_task(federation._read(channel))
+                await until(lambda: len(renewed_at_server(caplog)) == 1)
+                federation.late += LIFE * 0.4
+                channel.send(Heartbeat())
+                with pytest.raises(ChannelClosedError, match="no longer valid") as caught:
+                    await reading
+            assert not isinstance(caught.value, ChannelRefusedError)
+            await channel.close()
+            async with federation.joined(at):
+                await until(lambda: at.heard.links == ["north", "north"])
+
+    asyncio.run(story())
