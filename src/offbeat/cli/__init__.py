@@ -22,6 +22,7 @@ from offbeat.cli import (
     check,
     compare,
     export,
+    federate,
     helper,
     join,
     kit,
@@ -88,7 +89,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     kit.kit,
     audit.audit,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
-    simulate_like.simulate_like, statistics.statistics,
+    simulate_like.simulate_like, statistics.statistics, federate.federate,
 )  # fmt: skip
 _SECTIONED: dict[Callable[..., None], type[Command]] = {
     serve.serve: sectioned(serve.SECTIONS, serve.GROUPS),

@@ -3,7 +3,7 @@
 import os
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from offbeat.cli.options import StateDirectory, file_option
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
+
+if TYPE_CHECKING:
+    from offbeat.net.kit import Kit
 
 KIT_LIFE = "90d"
 """How long the token of a kit lives, if nothing else is said."""
@@ -108,6 +111,28 @@ def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | Non
 
 def _write_kit(kit: Path, token: str, life: int, state: Path | None, address: str, ca: Path | None) -> None:
     """Write a site's kit, and say what to do with it."""
+    made = write_site_kit(kit, token, life, state, address, ca)
+    lines = [f"{kit}: site {made.name} of the server at {address}; its token ends: {made.ends}"]
+    if made.fingerprint is not None:
+        lines.append(f"fingerprint of the server's authority: {made.fingerprint}")
+    lines.append("give it to the site in a way that nobody else can read; there: offbeat join --kit …")
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)
+
+
+def write_site_kit(
+    kit: Path, token: str, life: int, state: Path | None, address: str, ca: Path | None = None
+) -> "Kit":
+    """Write a site's kit, with the server's own authority where there is no other one.
+
+    Args:
+        kit: The file.
+        token: The site's token.
+        life: Seconds that the token lives. 0 means for ever.
+        state: The server's state directory. None means that there is none.
+        address: Where the site finds the server.
+        ca: Who signs the server's certificate. None means the directory's own authority, if there is one.
+    """
     from offbeat.cli.kit import policy_template
     from offbeat.net.auth.ca import OwnAuthority
     from offbeat.net.kit import make_kit, write_kit
@@ -120,12 +145,7 @@ def _write_kit(kit: Path, token: str, life: int, state: Path | None, address: st
         address, token, time.time() + life if life else None, text, policy_template(), __version__
     )
     write_kit(kit, made)
-    lines = [f"{kit}: site {made.name} of the server at {address}; its token ends: {made.ends}"]
-    if made.fingerprint is not None:
-        lines.append(f"fingerprint of the server's authority: {made.fingerprint}")
-    lines.append("give it to the site in a way that nobody else can read; there: offbeat join --kit …")
-    for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
+    return made
 
 
 def _sample_range(text: str) -> tuple[int, int]:

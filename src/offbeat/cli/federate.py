@@ -1,0 +1,249 @@
+"""The command that runs a whole federation on this machine: a server and its sites as real processes."""
+
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from offbeat.cli import options
+from offbeat.cli.allow import AllowOption
+from offbeat.cli.console import out
+from offbeat.cli.simulate import new_directory
+from offbeat.cli.state_dir import TOKENS, make_directory
+from offbeat.cli.tokens import write_site_kit
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.extras import requires_extra
+
+if TYPE_CHECKING:
+    from offbeat.recipes.recipe import Recipe
+
+HOST = "localhost"
+SERVER = "server"
+PATIENCE = "60"
+"""Seconds after which a site gives up a server that is gone."""
+_LEAVING = 10.0  # seconds that sites have to end by themselves, once the run has ended
+_STOPPING = 30.0  # seconds that a process has to stop, before it is killed
+
+
+def federate(
+    recipe: options.RecipeName,
+    sites: Annotated[
+        int | None, typer.Option(min=1, help="how many sites; default: the recipe's clients")
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="DATA",
+            help="a site's data, as for join; once for each site. Default: equal shares of "
+            "the recipe's dataset, or its natural groups",
+        ),
+    ] = None,
+    sets: options.Sets = None,
+    seed: options.Seed = None,
+    directory: options.OutOption = None,
+    page: Annotated[bool, typer.Option(help="whether there is a live page")] = True,
+    allow: AllowOption = None,
+) -> None:
+    """Run a server and its sites as real processes on this machine, with TLS, kits and a live page.
+
+    Called again with the same --out, it goes on with a federation that was interrupted.
+    """
+    from offbeat.recipes.load import load_recipe
+
+    loaded = load_recipe(recipe, sets=sets or (), seed=seed)
+    shares = _data_of_sites(loaded, sites, data)
+    place = directory or new_directory(recipe)
+    federation = _Federation(place, _free_port())
+    federation.prepare([name for name, _ in shares])
+    common = [word for name in allow or () for word in ("--allow", name)]
+    changes = [word for change in sets or () for word in ("--set", change)]
+    if seed is not None:
+        changes += ["--seed", str(seed)]
+    shown = ["--dashboard", f"{HOST}:0"] if page else []
+    with federation.running():
+        federation.start(
+            SERVER, "serve", recipe, "--state", place / SERVER, "--listen", f"{HOST}:{federation.port}",
+            "--sites", len(shares), *shown, *changes, *common,
+        )  # fmt: skip
+        for name, own in shares:
+            federation.start(
+                name, "join", "--kit", federation.kit(name), "--data", own,
+                "--state", place / "sites" / name, "--give-up-after", PATIENCE, *common,
+            )  # fmt: skip
+        out.print(
+            f"server and sites {', '.join(name for name, _ in shares)}; logs in {place / 'logs'}",
+            markup=False,
+        )
+        federation.wait()
+
+
+def _data_of_sites(recipe: "Recipe", sites: int | None, given: Sequence[str] | None) -> list[tuple[str, str]]:
+    """The name of each site, and its data as the option `--data` of `join` takes them."""
+    from offbeat.data import DATASETS, load
+
+    if given:
+        if sites is not None and sites != len(given):
+            raise UsageError(
+                f"--sites {sites} with {len(given)} times --data: give --data once for each site"
+            )
+        return [(f"site-{number}", own) for number, own in enumerate(given, 1)]
+    dataset = recipe.data.dataset
+    if dataset not in DATASETS:
+        raise UsageError(
+            f"the recipe's data are {dataset or 'not named'}: give each site's data with --data "
+            "module:function"
+        )
+    if recipe.data.partition.kind == "natural":
+        groups = load(dataset).group_names
+        if sites is not None and sites > len(groups):
+            raise UsageError(
+                f"--sites {sites}: {dataset} has {len(groups)} natural groups, {', '.join(groups)}"
+            )
+        return [(_site_name(group), f"{dataset}:{group}") for group in groups[:sites]]
+    count = sites or recipe.clients
+    return [(f"site-{number}", f"{dataset}:{number}/{count}") for number in range(1, count + 1)]
+
+
+def _site_name(group: str) -> str:
+    """A name that a site can have, of a natural group's."""
+    return "".join(letter if letter.isalnum() else "-" for letter in group.lower())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class _Federation:
+    """The processes of a federation, and their directory.
+
+    Attributes:
+        directory: Has `server`, `sites/NAME`, `kits` and `logs`.
+        port: The server's port.
+        command: What runs a command of the command line; `-P`, since a file of the current directory could
+            have the name of a module.
+    """
+
+    directory: Path
+    port: int
+    command: Sequence[str] = (sys.executable, "-P", "-m", "offbeat.cli")
+    _processes: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+    _followers: list[threading.Thread] = field(default_factory=list)
+    _ended: "queue.Queue[str]" = field(default_factory=queue.Queue)
+
+    def kit(self, name: str) -> Path:
+        """A site's kit."""
+        return self.directory / "kits" / f"{name}.kit"
+
+    def log(self, name: str) -> Path:
+        """The file with what a process says."""
+        return self.directory / "logs" / f"{name}.log"
+
+    def prepare(self, names: Sequence[str]) -> None:
+        """Make the server's certificate and each site's kit; kits of an earlier call get the new address."""
+        with requires_extra("net"):
+            from offbeat.net.auth.ca import OwnAuthority
+            from offbeat.net.auth.tokens import enrol
+
+        for folder in (SERVER, "sites", "kits", "logs"):
+            make_directory(self.directory / folder, private=True)
+        state = self.directory / SERVER
+        authority = OwnAuthority(state)
+        if not authority.exists:
+            authority.issue([HOST, "127.0.0.1"])
+        for name in names:
+            self.kit(name).unlink(missing_ok=True)
+            token = enrol(state / TOKENS, name)
+            write_site_kit(self.kit(name), token, 0, state, f"{HOST}:{self.port}")
+
+    def start(self, name: str, *words: object) -> None:
+        """Start a process of the command line; what the server prints is shown, all else goes to its log."""
+        command = [*self.command, *map(str, words)]
+        with self.log(name).open("a", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True,
+                start_new_session=True,
+            )  # fmt: skip
+        self._processes[name] = process
+        follower = threading.Thread(target=self._follow, args=(name, process), daemon=True)
+        follower.start()
+        self._followers.append(follower)
+
+    def _follow(self, name: str, process: subprocess.Popen[str]) -> None:
+        """Pass on what a process prints, and say when it has ended."""
+        assert process.stdout is not None
+        with process.stdout as lines, self.log(name).open("a", encoding="utf-8") as log:
+            for line in lines:
+                log.write(line)
+                log.flush()
+                if name == SERVER:
+                    out.print(f"{SERVER}: {line.rstrip()}", markup=False, soft_wrap=True)
+        process.wait()
+        self._ended.put(name)
+
+    def wait(self) -> None:
+        """Wait until the server has ended, and shortly for its sites, which have heard of it.
+
+        Raises:
+            RunError: The server or a site has failed, or no site is left.
+        """
+        sites = set(self._processes) - {SERVER}
+        while (name := self._ended.get()) != SERVER:
+            sites.discard(name)
+            if (code := self._processes[name].returncode) > 0:
+                self._fail(f"site {name} has failed (exit code {code})", name)
+            if code < 0:
+                ending = signal.Signals(-code).name
+                out.print(f"site {name} was ended by {ending}; the others go on", markup=False)
+                if not sites:
+                    self._fail("no site is left", name)
+        if code := self._processes[SERVER].returncode:
+            self._fail(f"the server has failed (exit code {code})", SERVER)
+        with suppress(queue.Empty):
+            for _ in sites:
+                self._ended.get(timeout=_LEAVING)
+
+    def _fail(self, what: str, name: str) -> NoReturn:
+        """Raises `RunError` with the last line of a process's log."""
+        lines = self.log(name).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        last = f": {lines[-1]}" if lines else ""
+        raise RunError(f"{what}{last}; see {self.log(name)}")
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """End all processes with the context; SIGTERM ends it as Ctrl-C does."""
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        try:
+            yield
+        except KeyboardInterrupt:
+            out.print(f"stopped; the same command with --out {self.directory} goes on", markup=False)
+            raise typer.Exit(130) from None
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            self._stop()
+
+    def _stop(self) -> None:
+        """Stop what still runs, the server first: it writes its checkpoint and tells its sites."""
+        for name in sorted(self._processes, key=lambda name: name != SERVER):
+            process = self._processes[name]
+            if process.poll() is None:
+                process.terminate()
+        for process in self._processes.values():
+            try:
+                process.wait(_STOPPING)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for follower in self._followers:
+            follower.join()

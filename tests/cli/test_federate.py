@@ -1,0 +1,143 @@
+"""A federation of real processes on this machine."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from offbeat.cli.federate import _data_of_sites, _Federation, _site_name
+from offbeat.core.errors import RunError, UsageError
+from offbeat.recipes.load import load_recipe
+from offbeat.runs.record import read_run
+from tests.forks import OFFBEAT, Fork
+
+SMALL = ["--set", "until={versions: 4}", "--set", "data.samples=200", "--set", "evaluate={versions: 4}"]
+
+
+def test_sites_have_equal_shares_of_the_recipes_data() -> None:
+    recipe = load_recipe("digits")
+    assert _data_of_sites(recipe, 2, None) == [("site-1", "digits:1/2"), ("site-2", "digits:2/2")]
+    assert len(_data_of_sites(recipe, None, None)) == recipe.clients
+
+
+def test_each_site_may_have_its_own_data() -> None:
+    recipe = load_recipe("digits")
+    assert _data_of_sites(recipe, None, ["a:north", "a:south"]) == [
+        ("site-1", "a:north"),
+        ("site-2", "a:south"),
+    ]
+    with pytest.raises(UsageError, match="--sites 3 with 2 times --data: give --data once for each site"):
+        _data_of_sites(recipe, 3, ["a:north", "a:south"])
+
+
+def test_data_of_a_function_must_be_given_for_each_site() -> None:
+    recipe = load_recipe("digits", sets=["data={dataset: 'clinics:data'}"])
+    with pytest.raises(UsageError, match="the recipe's data are clinics:data: give each site's data"):
+        _data_of_sites(recipe, 2, None)
+
+
+def test_names_of_natural_groups_become_names_of_sites() -> None:
+    assert _site_name("Long Beach VA") == "long-beach-va"
+
+
+# Processes that take milliseconds to start: one that stays, one that ends well, one that fails.
+SCRIPT = """
+import signal, sys
+if sys.argv[1] == "stay":
+    print("listening", flush=True)
+    signal.pause()
+if sys.argv[1] == "fail":
+    print("first line", file=sys.stderr)
+    sys.exit("offbeat: no such data")
+"""
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> _Federation:
+    (tmp_path / "logs").mkdir()
+    return _Federation(tmp_path, 1, (sys.executable, "-c", SCRIPT))
+
+
+def all_ended(federation: _Federation) -> bool:
+    return all(process.poll() is not None for process in federation._processes.values())
+
+
+def test_a_site_that_fails_ends_all_with_its_last_line(federation: _Federation) -> None:
+    message = r"site north has failed \(exit code 1\): offbeat: no such data; see .*north\.log"
+    with federation.running():
+        federation.start("server", "stay")
+        federation.start("south", "stay")
+        federation.start("north", "fail")
+        with pytest.raises(RunError, match=message):
+            federation.wait()
+    assert all_ended(federation)
+
+
+def test_a_server_that_fails_ends_all(federation: _Federation) -> None:
+    with federation.running():
+        federation.start("north", "stay")
+        federation.start("server", "fail")
+        with pytest.raises(RunError, match=r"the server has failed \(exit code 1\): offbeat: no such data"):
+            federation.wait()
+    assert all_ended(federation)
+
+
+def test_a_site_that_is_killed_is_no_failure_while_others_go_on(
+    federation: _Federation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with federation.running():
+        for name in ("server", "south", "north"):
+            federation.start(name, "stay")
+        federation._processes["north"].kill()
+        federation._ended.put(federation._ended.get())  # now the server may end
+        federation._processes["server"].terminate()
+        with pytest.raises(RunError, match=r"the server has failed \(exit code -15\)"):
+            federation.wait()
+    assert "site north was ended by SIGKILL; the others go on" in capfd.readouterr().out
+
+
+def test_the_last_site_that_is_killed_ends_all(federation: _Federation) -> None:
+    with federation.running():
+        federation.start("server", "stay")
+        federation.start("north", "stay")
+        federation._processes["north"].kill()
+        with pytest.raises(RunError, match="no site is left"):
+            federation.wait()
+    assert all_ended(federation)
+
+
+def test_what_the_server_prints_is_shown_and_kept(
+    federation: _Federation, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with federation.running():
+        federation.start("server", "stay")
+        while "server: listening" not in (shown := capfd.readouterr().out):
+            assert not shown
+    assert federation.log("server").read_text() == "listening\n"
+
+
+def test_an_interrupted_federation_leaves_no_process(federation: _Federation) -> None:
+    def interrupted() -> None:
+        with federation.running():
+            federation.start("server", "stay")
+            raise KeyboardInterrupt
+
+    with pytest.raises(typer.Exit) as ended:
+        interrupted()
+    assert ended.value.exit_code == 130
+    assert all_ended(federation)
+
+
+@pytest.mark.thorough
+def test_a_federation_runs_to_its_end_and_serves_its_model_again(tmp_path: Path) -> None:
+    words = ["federate", "digits", "--sites", "2", "--no-page", "--out", tmp_path / "fed", *SMALL]
+    first = Fork(OFFBEAT, *words)
+    assert "the run has ended: reached 4 versions" in first.communicate()[0]
+    assert first.returncode == 0
+    record = read_run(tmp_path / "fed" / "server")
+    assert record.stop_reason == "reached 4 versions"
+    assert sorted(record.client_names().values()) == ["site-1", "site-2"]
+    again = Fork(OFFBEAT, *words)
+    assert "the run has ended: reached 4 versions" in again.communicate()[0]
+    assert again.returncode == 0
