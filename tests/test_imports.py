@@ -51,7 +51,7 @@ MAY_USE: dict[str, set[str]] = {
         "metrics", "vectors", "version",
     },
     "net": {
-        "allowed", "callbacks", "lazy", "core", "experiment", "models", "runs", "algorithms", "local",
+        "allowed", "callbacks", "documents", "lazy", "core", "experiment", "models", "runs", "algorithms", "local",
         "codec", "data", "metrics", "named", "secure", "vectors", "version",
     },
     "flower": {"lazy", "allowed", "core", "experiment", "local", "net", "runs"},

@@ -346,6 +346,8 @@ def test_the_command_verifies_and_names_what_was_changed(offbeat: Any, audited: 
         assert code == 1
         assert why in said
         assert "is not as it was written (1 of its rows)" in error
+    code, said, _ = offbeat("verify", copied(audited, tmp_path, "DELETE FROM audit WHERE seq = 3"))
+    assert (code, "the audit's row 3 is missing" in said) == (1, True)
 
 
 def test_a_run_without_an_audit_is_shown_and_verified_as_such(

@@ -64,7 +64,10 @@ def test_a_renewal_replaces_the_token_and_keeps_what_a_later_version_has_added(k
     assert stat.S_IMODE(kit.path.stat().st_mode) == 0o600
     with pytest.raises(UsageError, match="another's"):
         kit.store("south:secret", NOW)
-    assert kit.read() == found
+    for token, expires in (("north:a\nb", NOW), ("north:b", 1e300)):
+        with pytest.raises(UsageError, match="is no whole kit"):
+            kit.store(token, expires)
+    assert kit.read() == found, "what a server sends does not damage it"
 
 
 def test_a_renewal_follows_a_link_and_leaves_it(kit: KitFile, tmp_path: Path) -> None:
@@ -139,6 +142,10 @@ def test_what_is_no_kit_is_refused_in_one_line(kit: KitFile, text: str) -> None:
         ({"fingerprint": "00:11"}, "not its fingerprint"),
         ({"fingerprint": None}, "not its fingerprint"),
         ({"policy": ["allow"]}, "Expected `str`"),
+        ({"policy": "\x1b[2J"}, "not printable"),
+        ({"address": "\x1b[2J:1"}, "not printable"),
+        ({"expires": 1e300}, "no time"),
+        ({"expires": -1}, "no time"),
     ],
 )
 def test_fields_that_do_not_fit_are_refused(kit: KitFile, fields: dict[str, Any], why: str) -> None:

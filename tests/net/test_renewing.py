@@ -15,12 +15,12 @@ from offbeat.core.errors import UsageError
 from offbeat.net import renewing
 from offbeat.net.auth.ca import OwnAuthority
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.auth.site_token import SiteToken
 from offbeat.net.auth.tokens import Tokens, enrol, revoke
 from offbeat.net.client.kit_connector import KitConnector
 from offbeat.net.grpc.client import connect
 from offbeat.net.kit import KitFile, make_kit, write_kit
-from offbeat.net.messages import Heartbeat, Register, Renewal, Renewed
+from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, Renewal, Renewed
+from offbeat.net.renewing import RenewingClientChannel
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from tests.net.support import LIMITS, Open, server, site, until
 
@@ -283,28 +283,45 @@ def test_a_token_that_ends_soon_and_is_not_renewed_is_a_warning(
     asyncio.run(story())
 
 
-def test_a_connection_that_slept_past_its_token_is_opened_again_with_the_new_one(
-    federation: Federation, caplog: pytest.LogCaptureFixture
+class Scripted:
+    """A connection of a site, on which the server says what the test has written."""
+
+    def __init__(self, *says: FromServer | Exception) -> None:
+        self.says, self.heard = list(says), list[FromSite]()
+
+    def send(self, message: FromSite) -> None:
+        self.heard.append(message)
+
+    async def receive(self) -> FromServer:
+        said = self.says.pop(0)
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def close(self, reason: str = "") -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("said", [ChannelRefusedError("it has expired"), Rejected("it has expired")])
+def test_a_refusal_of_a_token_that_was_renewed_is_the_end_of_a_connection_only(
+    said: FromServer | Exception,
 ) -> None:
-    """Such a connection is refused, which would end a site that has no other token."""
-    caplog.set_level("INFO")
+    """Whoever sleeps until the token of a connection has expired goes on with the one that was stored."""
+    kept = list[str]()
 
     async def story() -> None:
-        async with federation.serving() as at:
-            channel = await KitConnector(federation.kit, at.address)()
-            channel.send(Register(10, 1))
-            with pytest.MonkeyPatch.context() as deaf:
-                deaf.setattr(SiteToken, "stored", lambda _: None)
-                federation.late += LIFE * 0.7
-                reading = asyncio.create_task(federation._read(channel))
-                await until(lambda: len(renewed_at_server(caplog)) == 1)
-                federation.late += LIFE * 0.4
-                channel.send(Heartbeat())
-                with pytest.raises(ChannelClosedError, match="no longer valid") as caught:
-                    await reading
-            assert not isinstance(caught.value, ChannelRefusedError)
-            await channel.close()
-            async with federation.joined(at):
-                await until(lambda: at.heard.links == ["north", "north"])
+        renewed = Scripted(Renewal("north:b", 9), Heartbeat(), said)
+        channel = RenewingClientChannel(renewed, lambda token, expires: kept.append(token))
+        assert await channel.receive() == Heartbeat()
+        assert (kept, renewed.heard) == (["north:b"], [Renewed()])
+        with pytest.raises(ChannelClosedError, match="it has expired") as caught:
+            await channel.receive()
+        assert not isinstance(caught.value, ChannelRefusedError)
+        first = RenewingClientChannel(Scripted(said), lambda token, expires: None)
+        if isinstance(said, Exception):
+            with pytest.raises(ChannelRefusedError):
+                await first.receive()
+        else:
+            assert await first.receive() == said
 
     asyncio.run(story())

@@ -49,8 +49,9 @@ def audit(
     begin = "" if since is None else _since(since)
     shown = [row for row in rows if _line(row).get("timestamp", "") >= begin]
     if as_json:
-        for seq, line, digest in shown:
-            print(f'{line.removesuffix("}")},"seq":{seq},"hash":"{digest}"}}')  # noqa: T201
+        for row in shown:
+            line = {**_line(row), "seq": row[0], "hash": row[2]}
+            print(msgspec.json.encode(line).decode())  # noqa: T201
     else:
         _show(shown)
 
@@ -89,17 +90,20 @@ def _line(row: tuple[int, str, str]) -> dict[str, Any]:
 
 
 def _show(rows: list[tuple[int, str, str]]) -> None:
+    from offbeat.net.audit import printable
+
     table = plain_table("time", "action", "who", "from", "status", "what")
     for row in rows:
         line = _line(row)
         actor, event = _mapping(line.get("actor")), dict(_mapping(line.get("event")))
-        action = str(event.pop("action", ""))
+        action = event.pop("action", "")
         event.pop("run_id", None)
         what = ", ".join(f"{name} {value}" for name, value in event.items() if value is not None)
-        add_row(
-            table, str(line.get("timestamp", "")), action, str(actor.get("id") or "–"),
-            str(actor.get("ip_address") or "–"), str(line.get("status", "")), what,
+        cells = (
+            line.get("timestamp", ""), action, actor.get("id") or "–", actor.get("ip_address") or "–",
+            line.get("status", ""), what,
         )  # fmt: skip
+        add_row(table, *(printable(str(cell)) for cell in cells))
     out.print(table)
 
 

@@ -75,11 +75,17 @@ def _replayed(verification: "Verification", allowed: "Allowed") -> int:
                     f"Offbeat that made it ({record.meta.get('offbeat')}), or restore the run from a copy"
                 )
     if "plan" in record.meta:
+        from offbeat.net.audit import problems
+        from offbeat.net.audit_record import audit_rows
         from offbeat.net.auth.tokens import read
         from offbeat.net.server.durable_store import damaged_updates
 
         with verification.noting():
             verification.problems += damaged_updates(record)
+        with verification.noting():
+            verification.problems += (
+                f"{record.path}: the audit's {problem}" for problem in problems(audit_rows(record))
+            )
         if (record.path / TOKENS).exists():
             with verification.noting():
                 read(record.path / TOKENS)

@@ -262,9 +262,14 @@ class AuditLog:
             return
         now = self._clock()
         self._since = self._since if self._lines else now
-        event = {name: v[:_LONGEST] if isinstance(v, str) else v for name, v in event.items()}
+        event = {name: printable(v) if isinstance(v, str) else v for name, v in event.items()}
         line = AuditLine(_timestamp(now), actor, {**event, "run_id": self._run}, status)
         self._lines.append(msgspec.json.encode(line, order="sorted").decode())
+
+
+def printable(text: str) -> str:
+    """A text as one line that a terminal can be shown, with a limit."""
+    return "".join(c if c.isprintable() else " " for c in text[:_LONGEST])
 
 
 def chained(previous: str, line: str) -> str:

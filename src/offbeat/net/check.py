@@ -9,8 +9,8 @@ from time import time
 
 from offbeat.core.errors import OffbeatError
 from offbeat.net.address import is_local
-from offbeat.net.auth.credentials import EXPIRES_KEY, SiteCredentials
-from offbeat.net.grpc.client import greeting
+from offbeat.net.auth.credentials import SiteCredentials
+from offbeat.net.grpc.client import greeting, token_ends
 from offbeat.net.grpc.protocol import TIME_KEY
 from offbeat.net.probe import STEPS, UnreachableError, probe
 from offbeat.net.proxy import Proxy
@@ -49,8 +49,8 @@ async def check_access(
     except ChannelClosedError as error:
         return [CheckResult("access", False, str(error))]
     found = [CheckResult("access", True, "the server takes this site's credential")]
-    if (ends := told.get(EXPIRES_KEY, "")).isdecimal():
-        days = (int(ends) - time()) / 86400
+    if (ends := token_ends(told)) is not None:
+        days = (ends - time()) / 86400
         found.append(CheckResult("token", days > 0, f"the token ends in {days:.1f} days"))
     theirs = told.get(VERSION_KEY, "before versions were told")
     found.append(CheckResult("version", True, f"server {theirs}, site {__version__}"))

@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 VERSION = 1
 MOST_BYTES = 2**17
 """Bytes of a kit, at most."""
+_LATEST = 253_402_300_800.0  # the year 10000
 _Short = Annotated[str, msgspec.Meta(max_length=1000)]
 _Long = Annotated[str, msgspec.Meta(max_length=2**16)]
 
@@ -141,6 +142,7 @@ class KitFile:
         kit = self._decode(document)
         if split_token(token)[0] != kit.name:
             raise UsageError(f"{self.path} is of site {kit.name}, and the renewed token is another's")
+        self._check(msgspec.structs.replace(kit, token=token, expires=expires))
         fields: dict[str, Any] = msgspec.json.decode(document)
         fields |= {"token": token, "expires": expires, "previous": kit.token}
         write_kit(self.path.resolve(), fields)
@@ -175,6 +177,11 @@ class KitFile:
                 raise UsageError("its token is not of its site")
             if split(kit.address)[1] == 0:
                 raise UsageError("its address has no port")
+            if kit.expires is not None and not 0 <= kit.expires < _LATEST:
+                raise UsageError("its expiry is no time")
+            texts = (kit.address, kit.made_by, kit.run or "", kit.policy.replace("\n", ""))
+            if not all(text.isprintable() for text in texts):  # they are printed to a terminal
+                raise UsageError("it has characters that are not printable")
             if kit.ca is not None and kit.fingerprint != _fingerprint_of(kit.ca):
                 raise UsageError("its certificate has not its fingerprint")
         except UsageError as error:

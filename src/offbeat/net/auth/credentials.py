@@ -270,7 +270,7 @@ class Authenticator:
 
 def _proved(token: SiteToken) -> str:
     """The name that a token proves. Raises `ProtocolError` for one that is not valid."""
-    if token.site is None:
+    if token.site is None or not (token.valid or token.expires):
         raise _refusal("the token is not valid: ask the server's operator to enrol the site")
     if not token.valid:
         ended = datetime.fromtimestamp(token.expires, UTC)

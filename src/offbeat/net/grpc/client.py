@@ -107,10 +107,15 @@ class GrpcClientChannel:
         await self._channel.close()
 
 
+def token_ends(told: Mapping[str, str]) -> int | None:
+    """When the site's token expires, in seconds since 1970, as the server tells it; None for never."""
+    ends = told.get(EXPIRES_KEY, "")
+    return int(ends) if ends.isdecimal() and len(ends) < _LONGEST_TIME else None
+
+
 def _warn_of_expiry(told: Mapping[str, str]) -> None:
     """Warn in the log of a token that ends soon, which nobody renews."""
-    ends = told.get(EXPIRES_KEY, "")
-    if ends.isdecimal() and len(ends) < _LONGEST_TIME and (left := int(ends) - time()) < WARNED_BEFORE:
+    if (ends := token_ends(told)) is not None and (left := ends - time()) < WARNED_BEFORE:
         log.warning(
             "the site's token ends in %.1f days, and is not renewed: ask the server's operator for a kit",
             left / 86400,
