@@ -32,6 +32,7 @@ from offbeat.core.events import (
     Arrived,
     Begin,
     Event,
+    Joined,
     Left,
     Lost,
     RolledBack,
@@ -59,7 +60,9 @@ from offbeat.net.messages import (
 from offbeat.net.secure.helpers import Helpers, ServedRun
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
+from offbeat.net.server.deadlines import Deadlines
 from offbeat.net.server.effects import Effects, Evaluation
+from offbeat.net.server.leases import Leases
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.site_directions import SiteDirections
 from offbeat.net.server.site_registry import Registry, SiteRecord
@@ -81,6 +84,8 @@ class Driver:
         began: When the run began, in seconds of its clock; infinite before.
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
+        leases: The leases of the sites.
+        deadlines: The deadlines of the tasks in training.
         helpers: The run's helpers.
         directions: Direction and size of each site's updates.
         client_evaluations: The evaluations at the sites; None means that there are none.
@@ -102,6 +107,8 @@ class Driver:
         self.engine = run.engine(self._record, self.tensors)
         self.server = self.engine.server
         self.registry = Registry()
+        self.leases = Leases(self.registry.by_client, options.lease)
+        self.deadlines = Deadlines(self.registry, self.server, options.task_timeout)
         self.effects = Effects()
         self.ending: str | None = None
         self.stopped: str | None = None
@@ -253,7 +260,11 @@ class Driver:
             self.tensors.lose(lost)
         for command in commands:
             self.registry.enter_command(command)
-        if isinstance(event, Begin):
+        if isinstance(event, Arrived):
+            self.deadlines.measured(event.client)
+        elif isinstance(event, Joined):
+            self.leases.begin(event.client)
+        elif isinstance(event, Begin):
             self.began = now
         elif isinstance(event, Skipped):
             self.skipped += 1
