@@ -39,6 +39,8 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
+from msgspec import Struct
+
 from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
@@ -49,18 +51,26 @@ from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.secure.secure_aggregation import helpers_of
-from offbeat.net.server.collapse import Collapse, CollapseDetector, parameter_norm
-from offbeat.net.server.driver import Driver
+from offbeat.net.server.collapse import Collapse, CollapseDetector, SavedCollapse, parameter_norm
+from offbeat.net.server.driver import Driver, SavedDriver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.leases import extend_leases, renew_leases
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.rollback import judge_version
-from offbeat.runs.evaluation_log import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog, SavedEvaluations
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
 
 log = logging.getLogger(__name__)
+
+
+class SavedRun(Struct, frozen=True):
+    """The state of a run's coordinator, without tensors."""
+
+    driver: SavedDriver
+    evaluations: SavedEvaluations
+    collapse: SavedCollapse
 
 
 class Coordinator:
@@ -317,6 +327,38 @@ class Coordinator:
         clients = max(self.options.clients, len(self.registry.sites))
         effects.meta = {"duration": self.now, "clients": clients, "rejected": dict(self.rejected)}
         return effects
+
+    # ---- the state as plain data ----
+
+    def save(self) -> SavedRun:
+        """The state, without tensors, between two inputs whose effects were taken.
+
+        Raises:
+            TypeError: It cannot be saved, and why.
+        """
+        if self.helpers.follows_journal:
+            raise TypeError("what releases have shown of helpers follows from the journal")
+        if not isinstance(self.collapse, CollapseDetector):
+            raise TypeError("the run was begun under an earlier rule of collapse")
+        if not self.algorithm.schedule.snapshots:
+            raise TypeError(f"the schedule of {self.algorithm.name} does not say snapshots = True")
+        return SavedRun(self.driver.save(), self.evaluations.save(), self.collapse.save())
+
+    def restore(self, saved: SavedRun) -> None:
+        """Go on from a state; what follows is what follows after `replay` without tensors.
+
+        Args:
+            saved: The state of a coordinator of the same run, whose sites this one has.
+
+        Raises:
+            ValueError, KeyError, TypeError: It does not fit. `restore` of a state that does sets all right.
+        """
+        assert isinstance(self.collapse, CollapseDetector)
+        self.driver.restore(saved.driver)
+        self.evaluations.load(saved.evaluations)
+        self.collapse.restore(saved.collapse)
+        self.now = self._ticked = self.server.now
+        self._check_metrics()
 
     # ---- repeating a record ----
 

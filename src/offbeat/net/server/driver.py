@@ -27,7 +27,10 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 
+from msgspec import Struct
+
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
+from offbeat.core.engine import SavedEngine
 from offbeat.core.events import (
     Arrived,
     Begin,
@@ -65,9 +68,21 @@ from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.leases import Leases
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.site_directions import SiteDirections
-from offbeat.net.server.site_registry import Registry, SiteRecord
+from offbeat.net.server.site_registry import Registry, SavedRegistry, SiteRecord
 
 log = logging.getLogger(__name__)
+
+
+class SavedDriver(Struct, frozen=True):
+    """The state of a driver, without tensors; `evaluated` is the version that sites evaluated last."""
+
+    engine: SavedEngine
+    registry: SavedRegistry
+    began: float
+    skipped: int
+    rollbacks: int
+    rolled_back: Version
+    evaluated: Version
 
 
 class Driver:
@@ -246,6 +261,31 @@ class Driver:
             self.engine.record, self.engine.tensors, self.seeds.repeating = self._record, self.tensors, False
             # What is left here is not recorded: an update that is damaged now was not damaged then.
             self.tensors.skipped.clear()
+
+    def save(self) -> SavedDriver:
+        """The state between two events, without tensors.
+
+        Raises:
+            TypeError: The schedule's state is not plain data.
+        """
+        evaluated = -1 if self.client_evaluations is None else self.client_evaluations.last
+        return SavedDriver(
+            self.engine.save(), self.registry.save(), self.began, self.skipped, self.rollbacks,
+            self.rolled_back, evaluated,
+        )  # fmt: skip
+
+    def restore(self, saved: SavedDriver) -> None:
+        """Go on from a state, as after `replay` without tensors. Raises `ValueError` or `KeyError`."""
+        self.registry.restore(saved.registry)
+        self.engine.restore(saved.engine)
+        self.began, self.skipped = saved.began, saved.skipped
+        self.rollbacks, self.rolled_back = saved.rollbacks, saved.rolled_back
+        if self.client_evaluations is not None:
+            self.client_evaluations.restore(saved.evaluated)
+        for site in self.registry.by_client.values():
+            self.deadlines.measured(site.client)
+            self.leases.begin(site.client)
+        self._check_limits()
 
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:
