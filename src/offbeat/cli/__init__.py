@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli import (
+    archive,
     check,
     compare,
     export,
@@ -80,7 +81,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check,
-    stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
+    stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify, archive.archive,
     simulate_like.simulate_like,
 )  # fmt: skip
 _SECTIONED: dict[Callable[..., None], type[Command]] = {

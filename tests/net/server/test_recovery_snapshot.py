@@ -526,7 +526,7 @@ def test_a_snapshot_with_any_doubt_is_ignored(
     DurableStore(tmp_path / "d", back).close()
     assert canonical(back.save(), True) == canonical(live.save(), True)
     assert torch.equal(back.tensors.model.values, live.tensors.model.values)
-    told = [text for text in caplog.messages if "snapshot" in text]
+    told = [text for text in caplog.messages if "snapshot ignored" in text]
     assert [words in text for text in told] == ([True] if words else [])
     assert len(repeated) == (1 if damage == "whole" else 2)
 

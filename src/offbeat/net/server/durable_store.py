@@ -279,7 +279,8 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
         since = checkpoint.journal - 1 if restored else None
         rollbacks = [row for row in record.rows("event", after=since) if row.name == "rolled_back"]
         good = _judge_again(evaluations, rollbacks, coordinator)
-    coordinator.replay(rows, partial(_recorded_update, record, without), load_version, good)
+    load = partial(_recorded_update, record, _stored_updates(record), without)
+    coordinator.replay(rows, load, load_version, good)
     for metric in evaluations:
         coordinator.replay_evaluation(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))
@@ -358,12 +359,25 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
         yield str(_no_update(record, task))
 
 
+Stored = tuple[Any, Any, Any]
+"""An update's tensors if it is small, else where the file has them and how many bytes."""
+
+
+def _stored_updates(record: RunRecord) -> dict[TaskId, Stored]:
+    """The updates since the checkpoint by task. Those with their tensors are at most `MOST_SMALL` bytes."""
+    found = record.select("SELECT task, tensors, begin, bytes FROM updates")
+    return {task: (data, begin, size) for task, data, begin, size in found}
+
+
 def _recorded_update(
-    record: RunRecord, on_damage: Callable[[TaskId, Exception], None], event: Arrived
+    record: RunRecord,
+    stored: dict[TaskId, Stored],
+    on_damage: Callable[[TaskId, Exception], None],
+    event: Arrived,
 ) -> LocalResult:
-    """The update that arrived: its tensors from the database if it was small, else from the file."""
-    query = "SELECT tensors, begin, bytes FROM updates WHERE task = ?"
-    for data, begin, size in record.select(query, (event.task,)):
+    """The update that arrived, from the database if it was small, else from the file."""
+    if (found := stored.pop(event.task, None)) is not None:
+        data, begin, size = found
         try:
             saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
         except (SafetensorError, ValueError) as error:

@@ -12,7 +12,6 @@ from hashlib import sha256
 from msgspec import MsgspecError, convert, msgpack
 from xxhash import xxh3_128_hexdigest
 
-from offbeat.version import __version__
 from offbeat.core.algorithm import Schedule
 from offbeat.core.errors import DamageError
 from offbeat.core.saved_state import describe_types, state_type
@@ -20,6 +19,7 @@ from offbeat.core.wrapper import Wrapper
 from offbeat.net.server.coordinator import Coordinator, SavedRun
 from offbeat.runs.record import Checkpoint, RunRecord
 from offbeat.runs.store import Statement
+from offbeat.version import __version__
 
 log = logging.getLogger(__name__)
 TABLE = """CREATE TABLE IF NOT EXISTS snapshot(
@@ -86,6 +86,7 @@ class RecoverySnapshots:
         except _DOUBTS as error:
             log.warning("snapshot ignored, the journal is repeated: %s", str(error) or repr(error))
             return False
+        log.info("started from a snapshot: rows %d", checkpoint.journal)
         return True
 
     def _read(self, record: RunRecord, checkpoint: Checkpoint) -> bytes | None:
