@@ -6,6 +6,7 @@
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
 swallows. The server is killed (SIGKILL) at random moments, while it starts too, and started again on the same
 directory and port; the sites' processes are killed and started again, and paused for longer than the lease.
+With `--snapshots` the snapshot from which it would start is damaged or deleted in between, so often.
 Now and then the server may write only small files for a while, as on a full disk, until it gives up.
 With `--hostile` so many sites send updates that make the loss collapse, the guard against them is off, and
 the run goes back to its last good version again and again while it is killed.
@@ -80,6 +81,9 @@ def report_storm(storm: Storm) -> None:
         "server paused": c.pauses,
         "server ended by itself": c.died,
         "server gave up on a full disk": c.full,
+        "snapshots flipped or deleted": c.snapshots,
+        "starts from a snapshot": said_in_logs(storm.directory, "started from a snapshot"),
+        "snapshots ignored": said_in_logs(storm.directory, "snapshot ignored"),
         "tracebacks in the logs": tracebacks(storm.directory),
         "sites' processes killed": c.site_kills,
         "sites' processes paused": c.site_pauses,
@@ -126,6 +130,12 @@ def tracebacks(directory: Path) -> int:
     return sum(path.read_text(encoding="utf-8", errors="replace").count("Traceback") for path in logs)
 
 
+def said_in_logs(directory: Path, words: str) -> int:
+    """How often the server has said something."""
+    logs = directory.glob("server-*.log")
+    return sum(path.read_text(encoding="utf-8", errors="replace").count(words) for path in logs)
+
+
 def options() -> argparse.Namespace:
     """The options of the command line."""
     parser = argparse.ArgumentParser(description="kill a federation over and over, and count")
@@ -143,6 +153,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--colluding", type=int, default=1, help="how many of them may collude")
     parser.add_argument("--restore", action="store_true", help="put the server's directory back from a copy")
     parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")
+    parser.add_argument("--snapshots", type=float, default=0.0, help="how likely one is damaged in between")
     parser.add_argument("--lease", type=float, default=6.0, help="of the sites; longer on a busy machine")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the end to come")
     parser.add_argument("--directory", type=Path, help="where to work; it is kept")
@@ -155,7 +166,9 @@ def main() -> int:
     leave_when_told()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-faults-"))
     directory.mkdir(parents=True, exist_ok=True)
-    weather = Weather(chosen.seed, chosen.pace, chosen.full, chosen.lease, chosen.hostile, chosen.patience)
+    weather = Weather(
+        chosen.seed, chosen.pace, chosen.full, chosen.lease, chosen.hostile, chosen.patience, chosen.snapshots
+    )  # fmt: skip
     storm = Storm(directory, recipe(chosen), weather)
     try:
         storm.start()

@@ -6,9 +6,10 @@ import os
 import resource
 import signal
 import socket
+import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -44,6 +45,7 @@ class Counts:
     helper_kills: int = 0
     died: int = 0
     full: int = 0
+    snapshots: int = 0
     recovery: list[float] = field(default_factory=list)
 
 
@@ -58,6 +60,7 @@ class Weather:
         lease: Lease of the sites in seconds.
         hostile: Number of sites that send absurd updates.
         patience: Seconds for what must come to come.
+        snapshots: How likely the snapshot is damaged or deleted while the server is dead.
     """
 
     seed: int = 1
@@ -66,6 +69,7 @@ class Weather:
     lease: float = 6.0
     hostile: int = 0
     patience: float = 300.0
+    snapshots: float = 0.0
 
 
 class Storm:
@@ -207,12 +211,29 @@ class Storm:
                 self._count_end(status)
             else:
                 self.kill_server()
+            self._spoil_snapshot()
             self.start_server(room=self._room())
 
     def kill_server(self) -> None:
         """Kill the server."""
         kill(self.server)
         self.counts.kills += 1
+
+    def _spoil_snapshot(self) -> None:
+        """Flip one bit of the snapshot from which the server would start, or delete it."""
+        if not self.chance.random() < self.weather.snapshots:
+            return
+        with closing(sqlite3.connect(self.state / "run.db")) as database, database:
+            found = database.execute("SELECT data FROM snapshot").fetchone()
+            if found is None:
+                return
+            data, deletes = bytearray(found[0]), self.chance.random() < 0.5
+            data[self.chance.randrange(len(data))] ^= 1 << self.chance.randrange(8)
+            if deletes:
+                database.execute("DELETE FROM snapshot")
+            else:
+                database.execute("UPDATE snapshot SET data = ?", (bytes(data),))
+        self.counts.snapshots += 1
 
     def _await_version(self) -> None:
         """Wait until there is another version, unless the server ends."""

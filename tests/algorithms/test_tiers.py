@@ -180,7 +180,7 @@ def check(server: Server, state: Tiering) -> None:
     members = [client for tier in state.tiers for client in tier.members]
     assert sorted(members) == sorted(client for client in server.fleet if client in state.tier_of)
     for tier in state.tiers:
-        assert all(state.tier_of[client] is tier for client in tier.members)
+        assert all(state.tier_of[client] == tier.id for client in tier.members)
         assert tier.expected <= tier.members & set(server.tasks)
         assert tier.expected or tier.timer in server.timers or not tier.members
         assert tier.forming == (tier.timer in server.timers)

@@ -80,8 +80,13 @@ class Tiering:
     # These clients still train the task that they got at the start.
     first: set[ClientId] = field(default_factory=set)
     tiers: list[Tier] = field(default_factory=list)
-    tier_of: dict[ClientId, Tier] = field(default_factory=dict)
+    tier_of: dict[ClientId, int] = field(default_factory=dict)  # by the tier's number
     seconds: dict[ClientId, float] = field(default_factory=dict)
+
+    def tier(self, client: ClientId) -> Tier | None:
+        """The tier of a client; None before its response time is known."""
+        number = self.tier_of.get(client)
+        return next((tier for tier in self.tiers if tier.id == number), None)
 
 
 @checked_dataclass
@@ -96,6 +101,7 @@ class Tiers(Schedule):
     ratio: Ratio = 2.0
     clients_per_tier: ClientsPerTier = None
     retier: Retier = False
+    snapshots = True
     provides = frozenset({Feature.TIERS})
 
     def initial(self) -> Tiering:
@@ -111,8 +117,8 @@ class Tiers(Schedule):
                 for client in view.fleet.idle():
                     yield train(client, self.programme, view)
             case Joined():
-                if event.client in state.tier_of:
-                    state.tier_of[event.client].members.add(event.client)
+                if (tier := state.tier(event.client)) is not None:
+                    tier.members.add(event.client)
                 elif view.fleet.is_idle(event.client):
                     yield train(event.client, self.programme, view)
             case Arrived():
@@ -138,7 +144,8 @@ class Tiers(Schedule):
             yield from self._assign_tier(client, state, view)
         elif self.retier:
             state.seconds[client] = (state.seconds[client] + seconds) / 2
-        tier = state.tier_of[client]
+        tier = state.tier(client)
+        assert tier is not None
         tier.expected.discard(client)
         tier.arrived.append(task)
 
@@ -146,7 +153,7 @@ class Tiers(Schedule):
         """Stop waiting for a client."""
         client = event.client
         state.first.discard(client)
-        tier = state.tier_of.get(client)
+        tier = state.tier(client)
         if tier is not None:
             tier.expected.discard(client)
             if isinstance(event, Left):
@@ -167,7 +174,7 @@ class Tiers(Schedule):
             if tier.forming:
                 yield SetTimer(tier.timer, state.started + tier.high)
         tier.members.add(client)
-        state.tier_of[client] = tier
+        state.tier_of[client] = tier.id
 
     def _open(self, r: float, after: int, state: Tiering) -> Tier:
         """A new tier that covers the response time r, before the tier number `after` of those there are."""

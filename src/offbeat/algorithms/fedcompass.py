@@ -87,6 +87,7 @@ class CompassSchedule(Schedule):
     latest: Latest = 1.2
     speed_memory: SpeedMemory = 0.0
     rule: Literal[1, 2] = 2
+    snapshots = True
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

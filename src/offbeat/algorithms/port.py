@@ -60,6 +60,7 @@ class Bounded(Schedule):
     tau_max: TauMax
     concurrency: Concurrency = None
     urgent: Urgent = False
+    snapshots = True
 
     @property
     def requires(self) -> frozenset[Feature]:

@@ -36,6 +36,7 @@ class Rounds(Schedule):
 
     programme: Programme
     concurrency: Concurrency = None
+    snapshots = True
 
     @property
     def largest_aggregation(self) -> int | None:
@@ -79,6 +80,7 @@ class Buffered(Schedule):
     programme: Programme
     size: Count = 1
     concurrency: Concurrency = None
+    snapshots = True
 
     @property
     def largest_aggregation(self) -> int | None:

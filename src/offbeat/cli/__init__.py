@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli import (
+    archive,
     audit,
     certificate,
     check,
@@ -85,10 +86,8 @@ def _main(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
-    helper.helper, check.check, certificate.certificate,
-    kit.kit,
-    audit.audit,
-    stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
+    helper.helper, check.check, certificate.certificate, kit.kit, audit.audit,
+    stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify, archive.archive,
     simulate_like.simulate_like, statistics.statistics, federate.federate,
 )  # fmt: skip
 _SECTIONED: dict[Callable[..., None], type[Command]] = {

@@ -14,6 +14,7 @@ replayed without a model, and a model be trained ahead of the clock.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from dataclasses import replace as shallow
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -32,6 +33,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.root import RootTraining
+from offbeat.core.saved_state import from_plain, to_plain
 from offbeat.core.streams import Purpose
 from offbeat.core.wrapper import Wrapper
 
@@ -148,8 +150,35 @@ class Schedule(AlgorithmPart, Protocol):
         """
         return 0.0
 
+    @property
+    def snapshots(self) -> bool:
+        """Whether a server may restore its state from plain data, without its events; by default not.
+
+        Say so where `load(save(state))` goes on as `state` would: no two parts of the state are the same
+        object, and nothing depends on the order in which a set is iterated over.
+        """
+        return False
+
     def initial(self) -> Any:
         """The state before the first event."""
+
+    def save(self, state: Any) -> Any:
+        """The state as plain data: numbers, texts, bytes, lists and mappings.
+
+        The default takes dataclasses, structs and collections of these.
+
+        Raises:
+            TypeError: The state has something else in it.
+        """
+        return to_plain(state)
+
+    def load(self, saved: Any) -> Any:
+        """The state that was saved. The default makes the type that `initial` is annotated to return.
+
+        Raises:
+            ValueError: It does not fit the schedule.
+        """
+        return from_plain(saved, type(self))
 
     def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
         """React to one event.
@@ -189,6 +218,20 @@ class ScheduleWrapper(Wrapper, Schedule):
         """Resolution of the schedule inside."""
         return self.inner.resolution
 
+    @property
+    def snapshots(self) -> bool:
+        """Whether the schedule inside can be restored from plain data."""
+        return self.inner.snapshots
+
+    def save(self, state: Any) -> Any:
+        """Its own state as plain data, whose `inner` is that of the schedule inside."""
+        return to_plain(shallow(state, inner=self.inner.save(state.inner)))
+
+    def load(self, saved: Any) -> Any:
+        """The state that was saved, of both schedules."""
+        state = from_plain(saved, type(self))
+        return shallow(state, inner=self.inner.load(state.inner))
+
 
 @dataclass(frozen=True)
 class NoteFallbacks(ScheduleWrapper):
@@ -205,6 +248,14 @@ class NoteFallbacks(ScheduleWrapper):
     def initial(self) -> Any:
         """The state of the schedule inside."""
         return self.inner.initial()
+
+    def save(self, state: Any) -> Any:
+        """The state of the schedule inside."""
+        return self.inner.save(state)
+
+    def load(self, saved: Any) -> Any:
+        """The state of the schedule inside."""
+        return self.inner.load(saved)
 
     def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
         """The schedule's commands; `note` of an `Aggregate` of fewer than `least` has "fallback": least."""

@@ -41,6 +41,7 @@ Between two calls of `apply` these hold for the fields of an engine and of its t
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from offbeat.core.algorithm import Schedule
@@ -62,8 +63,19 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Until
-from offbeat.core.privacy.releases import PrivacyLedger
-from offbeat.core.server import UNSEEN, Server
+from offbeat.core.privacy.releases import PrivacyLedger, SavedLedger
+from offbeat.core.server import UNSEEN, SavedServer, Server
+
+
+class SavedEngine(Struct, frozen=True):
+    """The state of an engine, without tensors."""
+
+    server: SavedServer
+    rows: int
+    staleness_sum: int
+    bits_up: int
+    exhausted: ClientId | None
+    ledger: SavedLedger | None
 
 
 class Engine:
@@ -194,6 +206,22 @@ class Engine:
         row = present_row(samples, steps_per_epoch, labels)
         self.record(row)
         self.rows = row.seq + 1
+
+    def save(self) -> SavedEngine:
+        """The state between two events, without tensors. Raises `TypeError` as `Server.save` does."""
+        ledger = None if self.ledger is None else self.ledger.save()
+        server, exhausted = self.server.save(), self.exhausted
+        return SavedEngine(server, self.rows, self.staleness_sum, self.bits_up, exhausted, ledger)
+
+    def restore(self, saved: SavedEngine) -> None:
+        """Go on from a state. Raises `ValueError` for one that does not fit."""
+        if (self.ledger is None) != (saved.ledger is None):
+            raise ValueError("what clients have spent is saved of a run with noise, and of no other")
+        self.server.restore(saved.server)
+        self.rows, self.staleness_sum, self.bits_up = saved.rows, saved.staleness_sum, saved.bits_up
+        self.exhausted = saved.exhausted
+        if self.ledger is not None and saved.ledger is not None:
+            self.ledger.restore(saved.ledger)
 
     def lose(self, task: TaskId) -> None:
         """Free the tensors of a task that is lost for good."""

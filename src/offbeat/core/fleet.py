@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec import Struct
 
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId
@@ -11,6 +12,15 @@ from offbeat.core.streams import below
 
 Labels = Sequence[tuple[int, ...] | None]
 """Number of samples of each class, by client; None means unknown."""
+
+
+class SavedFleet(Struct, frozen=True):
+    """The state of a fleet, by client; -1 samples of one that is not present."""
+
+    samples: list[int]
+    steps_per_epoch: list[int]
+    idle: list[ClientId]
+    labels: dict[ClientId, tuple[int, ...]]
 
 
 class Fleet:
@@ -89,6 +99,25 @@ class Fleet:
         self._place, self._idle = array("q", range(len(samples))), array("q", range(len(samples)))
         self._labels = {c: own for c, own in enumerate(labels or ()) if own is not None}
         self.size, self.total_samples = len(samples), sum(samples)
+
+    def save(self) -> SavedFleet:
+        """The state. What follows from it is not saved: places, the size and the sum of samples."""
+        return SavedFleet(
+            self._samples.tolist(), self._epoch.tolist(), self._idle.tolist(), dict(self._labels)
+        )
+
+    def restore(self, saved: SavedFleet) -> None:
+        """Go on from a state. Raises `ValueError` for one that no fleet has."""
+        present = {client for client, samples in enumerate(saved.samples) if samples >= 0}
+        idle = set(saved.idle)
+        if len(saved.samples) != len(saved.steps_per_epoch) or len(idle) < len(saved.idle) or idle - present:
+            raise ValueError("a fleet is saved whose idle clients are not its own")
+        self._samples, self._epoch = array("q", saved.samples), array("q", saved.steps_per_epoch)
+        self._idle, self._place = array("q", saved.idle), array("q", [-1] * len(saved.samples))
+        for place, client in enumerate(saved.idle):
+            self._place[client] = place
+        self._labels = dict(saved.labels)
+        self.size, self.total_samples = len(present), sum(saved.samples[client] for client in present)
 
     def add(
         self, client: ClientId, samples: int, steps_per_epoch: int, labels: tuple[int, ...] | None = None

@@ -17,21 +17,43 @@ yields `Aggregate` and then `Train` trains from the new version.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from offbeat.core import commands, events
 from offbeat.core.algorithm import Schedule, Task
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Event, TaskId, Version
-from offbeat.core.fleet import Fleet, Labels
-from offbeat.core.streams import Purpose, stream
+from offbeat.core.fleet import Fleet, Labels, SavedFleet
+from offbeat.core.streams import Purpose, SavedStream, restore_stream, save_stream, stream
 
 UNSEEN = frozenset(
     {events.Skipped, events.RolledBack, events.CommitteeFormed, events.Releasing, events.Released}
 )
 """Events that schedules do not see: they change what the versions contain, not who trains."""
+
+
+class SavedServer(Struct, frozen=True):
+    """The state of a server; `schedule` is that of its schedule, as plain data."""
+
+    now: float
+    version: Version
+    fleet: SavedFleet
+    begun: bool
+    stopped: str | None
+    timers: dict[str, float]
+    tasks: list[Task]
+    held: list[Task]
+    lost: list[Task]
+    dispatched: int
+    counts: dict[str, int]
+    sent: int
+    measuring: bool
+    streams: dict[Purpose, SavedStream]
+    schedule: Any
 
 
 class Server:
@@ -108,6 +130,37 @@ class Server:
         if rng is None:
             rng = self._streams[purpose] = stream(self._seed, purpose)
         return rng
+
+    # ---- the state as plain data ----
+
+    def save(self) -> SavedServer:
+        """The state between two events. Raises `TypeError` for a schedule whose state is not plain data."""
+        tasks, held, lost = ([replace(t) for t in own.values()] for own in (self.tasks, self.held, self.lost))
+        return SavedServer(
+            now=self.now, version=self.version, fleet=self.fleet.save(), begun=self.begun,
+            stopped=self.stopped, timers=dict(self.timers), tasks=tasks, held=held, lost=lost,
+            dispatched=self.dispatched, counts=dict(self.counts), sent=self.sent, measuring=self._measuring,
+            streams={purpose: save_stream(rng) for purpose, rng in self._streams.items()},
+            schedule=self.schedule.save(self.state),
+        )  # fmt: skip
+
+    def restore(self, saved: SavedServer) -> None:
+        """Go on from a state. Raises `ValueError` for one that does not fit."""
+        self.now, self.version, self.begun, self.stopped = (
+            saved.now,
+            saved.version,
+            saved.begun,
+            saved.stopped,
+        )
+        self.fleet.restore(saved.fleet)
+        self.timers = dict(saved.timers)
+        self.tasks = {task.client: replace(task) for task in saved.tasks}
+        self.held = {task.id: replace(task) for task in saved.held}
+        self.lost = {task.client: replace(task) for task in saved.lost}
+        self.dispatched, self.counts, self.sent = saved.dispatched, dict(saved.counts), saved.sent
+        self._measuring, self.current_task, self._asking = saved.measuring, None, None
+        self._streams = {purpose: restore_stream(own) for purpose, own in saved.streams.items()}
+        self.state = self.schedule.load(saved.schedule)
 
     # ---- the driver's side ----
 

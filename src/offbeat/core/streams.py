@@ -11,6 +11,7 @@ from operator import index
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, convert
 
 from offbeat.core.errors import UsageError
 
@@ -71,6 +72,36 @@ def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.ra
     key = np.array([seed, purpose], dtype=np.uint64)
     counter = np.array([0, 0, client, task], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(counter=counter, key=key))
+
+
+class SavedStream(Struct, frozen=True):
+    """Where a stream is, as NumPy's Philox tells it: draws go on from here."""
+
+    counter: tuple[int, int, int, int]
+    key: tuple[int, int]
+    buffer: tuple[int, int, int, int]
+    buffer_pos: int
+    has_uint32: int
+    uinteger: int
+
+
+def save_stream(rng: np.random.Generator) -> SavedStream:
+    """Where a stream of `stream` is."""
+    found: Any = rng.bit_generator.state
+    place = {name: tuple(found["state"][name].tolist()) for name in ("counter", "key")}
+    rest = {name: int(found[name]) for name in ("buffer_pos", "has_uint32", "uinteger")}
+    return convert({**place, "buffer": tuple(found["buffer"].tolist()), **rest}, SavedStream)
+
+
+def restore_stream(saved: SavedStream) -> np.random.Generator:
+    """The stream that goes on from where it was."""
+    philox = np.random.Philox()
+    place = {name: np.array(getattr(saved, name), dtype=np.uint64) for name in ("counter", "key")}
+    rest = {name: getattr(saved, name) for name in ("buffer_pos", "has_uint32", "uinteger")}
+    buffer = np.array(saved.buffer, dtype=np.uint64)
+    state: Any = {"bit_generator": "Philox", "state": place, "buffer": buffer, **rest}
+    philox.state = state
+    return np.random.Generator(philox)
 
 
 class StreamCursor:

@@ -35,6 +35,7 @@ _TABLES = {
     "meta": _Table("key", 0, "key", 1),
     "clients": _Table("client", 0, "client", 100),
     "journal": _Table("seq", 0, "seq", 32),
+    "journal_archive": _Table("first", 0, "first", 1),
     "metrics": _Table("seq", 0, "seq", 32),
     "client_metrics": _Table("evaluation", 0, "evaluation, client", 1),
     "checkpoints": _Table("id", 0, "id", 1),

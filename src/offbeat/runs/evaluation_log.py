@@ -1,11 +1,31 @@
 """Log of a run's evaluations."""
 
 from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
 
 from offbeat.core.events import Metrics, Version
 from offbeat.core.limits import EarlyStopping, Until
 from offbeat.core.metric_names import CLIENTS, NamedMetric, finite
 from offbeat.runs.schema import Metric
+
+
+class SavedPatience(Struct, frozen=True):
+    """What early stopping has counted."""
+
+    waited: int
+    improved: float | None
+    best: tuple[float, Version] | None
+
+
+class SavedEvaluations(Struct, frozen=True):
+    """The state of an `EvaluationLog`."""
+
+    count: int
+    last_metrics: dict[str, Any]
+    best_metrics: dict[str, float]
+    patience: SavedPatience | None
 
 
 class EvaluationLog:
@@ -54,6 +74,20 @@ class EvaluationLog:
         if self._stopping is not None:
             self._stopping.add(row)
 
+    def save(self) -> SavedEvaluations:
+        """The state."""
+        patience = None if self._stopping is None else self._stopping.save()
+        return SavedEvaluations(self.count, dict(self.last_metrics), dict(self.best_metrics), patience)
+
+    def load(self, saved: SavedEvaluations) -> None:
+        """Go on from a state of a log with the same early stopping. Raises `ValueError` for another one."""
+        if (self._stopping is None) != (saved.patience is None):
+            raise ValueError("the evaluations are saved of a run with other early stopping")
+        self.count = saved.count
+        self.last_metrics, self.best_metrics = dict(saved.last_metrics), dict(saved.best_metrics)
+        if self._stopping is not None and saved.patience is not None:
+            self._stopping.load(saved.patience)
+
     def named(self, name: str) -> NamedMetric:
         """The metric of a name. The run may know its direction better than the name shows."""
         return NamedMetric.of(name, self._higher_is_better)
@@ -73,6 +107,14 @@ class _Patience:
         self._waited = 0
         self._improved: float | None = None  # value of the last improvement
         self._best: tuple[float, Version] | None = None
+
+    def save(self) -> SavedPatience:
+        """The state."""
+        return SavedPatience(self._waited, self._improved, self._best)
+
+    def load(self, saved: SavedPatience) -> None:
+        """Go on from a state."""
+        self._waited, self._improved, self._best = saved.waited, saved.improved, saved.best
 
     def add(self, row: Metric) -> None:
         """Count an evaluation. A loss or accuracy that is NaN is recorded as none at all."""

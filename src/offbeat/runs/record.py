@@ -28,8 +28,9 @@ from offbeat.runs.columns import (
 )
 from offbeat.runs.damage import damage, is_environment, reading
 from offbeat.runs.database import open_database
+from offbeat.runs.journal_archive import read_journal
 from offbeat.runs.presentation import Presentation
-from offbeat.runs.schema import DATABASE, FORMAT, LOCK, MODEL, Metric
+from offbeat.runs.schema import ARCHIVED, DATABASE, FORMAT, LOCK, MODEL, Metric
 from offbeat.runs.summary import Summary
 
 _FILE = re.compile(r"[\w-]+\.safetensors")
@@ -134,7 +135,10 @@ class RunRecord(Presentation):
             limit: Most rows. None means all.
         """
         last = -1 if after is None else after
-        rows = self.table("journal", journal_row, last + 1)
+        rows = _read(
+            self.path,
+            lambda database: _made("journal", journal_row, read_journal(database, last + 1)),
+        )
         wanted = (self._possible(row) for row in rows if row.seq > last and kind in (None, row.kind))
         return islice((each for row in wanted for each in expand(row, last)), limit)
 
@@ -279,10 +283,10 @@ def read_run(directory: str | Path) -> RunRecord:
     if not holds_run(directory):
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
     meta = dict(_read(directory, lambda opened: (meta_entry(*row) for row in read_table(opened, "meta"))))
-    if meta.get("format", FORMAT) not in range(1, FORMAT + 1):
+    if meta.get("format", FORMAT) not in range(1, ARCHIVED + 1):
         raise UsageError(
             f"{directory}: format {meta.get('format')} is not known to this version, "
-            f"which reads 1 to {FORMAT}"
+            f"which reads 1 to {ARCHIVED}"
         )
     fields: dict[str, Any] = {"recipe": None, **meta}
     named = ("label", "seed", "clients", "status", "stop_reason", "duration", "recipe")

@@ -9,12 +9,13 @@ from offbeat.core.events import ClientResults
 from offbeat.core.metric_names import finite
 
 FORMAT = 5
-"""The format written now; all from 1 on can be read.
+"""The format of a new run; all from 1 to `ARCHIVED` can be read.
 
 Formats before 5 had no table `client_metrics`. Format 1 had a `joined` row for each client present from the
 start; 1 and 2 stored the updates of a state directory differently, and 1 to 3 the run's specification: a
 served run can be resumed only where it is 4 or later.
 """
+ARCHIVED = 6  # the format of a run of which rows are archived (`journal_archive`)
 SERVED = 4  # the first format in which a served run can be resumed
 DATABASE = "run.db"
 MODEL = "model.safetensors"

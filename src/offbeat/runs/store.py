@@ -62,7 +62,8 @@ class RunStore:
         database.execute("PRAGMA synchronous = FULL")
         database.executescript(CLIENT_METRICS + checksums.SCHEMA)  # which runs of earlier versions lack
         self._journal_length, self._metrics_length = database.execute(
-            "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
+            "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), "
+            "(SELECT coalesce(max(seq), -1) + 1 FROM metrics)"
         ).fetchone()
         begun = datetime.now(UTC).isoformat(timespec="seconds")
         self._session = database.execute("INSERT INTO sessions VALUES (?, 0, 0)", (begun,)).lastrowid

@@ -8,8 +8,9 @@ import torch
 import offbeat as ob
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Train
+from offbeat.core.server import Server
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateAck, UpdateSubmission
-from offbeat.net.server.deadlines import deadlines
+from offbeat.net.server.deadlines import Deadlines
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.site_registry import Registry, TaskRecord
 from offbeat.testing import check_journal
@@ -124,9 +125,10 @@ def test_what_no_schedule_waits_for_has_no_deadline(hold: bool, brought_back: bo
     registry = Registry()
     registry.add("a", 0).speed = 2.0
     registry.assigned[5] = TaskRecord(Train(0, 200, task=5, hold=hold), brought_back=brought_back)
-    task = Task(5, 0, 0, 200, 30.0, hold=hold)
-    found = deadlines(registry, [task], 10.0, since=0.0)
-    assert found == ({} if hold or brought_back else {0: 30.0 + 10 * 200 / 2.0})
+    server = Server(ob.fedavg(steps=20).schedule)
+    server.tasks[0] = task = Task(5, 0, 0, 200, 30.0, hold=hold)
+    found = Deadlines(registry, server, 10.0).due(1e9)
+    assert found == ([] if hold or brought_back else [(task, 30.0 + 10 * 200 / 2.0)])
 
 
 def test_none_means_never() -> None:

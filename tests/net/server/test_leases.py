@@ -2,7 +2,7 @@
 
 from math import inf
 
-from offbeat.net.server.leases import extend_leases, next_lease_end, renew_leases, silent_sites
+from offbeat.net.server.leases import Leases, extend_leases, renew_leases
 from offbeat.net.server.site_registry import SiteRecord
 
 
@@ -12,21 +12,41 @@ def sites() -> list[SiteRecord]:
     return [*present, SiteRecord("gone", 2, last_seen=-1.0)]
 
 
+def leases(fleet: list[SiteRecord]) -> Leases:
+    made = Leases({site.client: site for site in fleet}, 30.0)
+    for site in fleet:
+        made.begin(site.client)
+    return made
+
+
 def names(found: list[SiteRecord]) -> list[str]:
     return [site.name for site in found]
 
 
 def test_a_site_is_gone_once_it_is_silent_for_a_lease() -> None:
-    fleet = sites()
-    assert next_lease_end(fleet, 30.0) == 30.0
-    assert names(silent_sites(fleet, 30.0, 29.9)) == []
-    assert names(silent_sites(fleet, 30.0, 30.0)) == ["north"]
-    assert names(silent_sites(fleet, 30.0, 50.0)) == ["north", "south"]
+    fleet = leases(sites())
+    assert fleet.first_end() == 30.0
+    assert names(fleet.silent_sites(29.9)) == []
+    assert names(fleet.silent_sites(30.0)) == ["north"]
+    assert names(fleet.silent_sites(50.0)) == ["north", "south"]
+    assert names(fleet.silent_sites(50.0)) == ["north", "south"]  # until they have left
 
 
 def test_a_site_that_has_left_has_no_lease() -> None:
-    assert next_lease_end(sites()[2:], 30.0) == inf
-    assert silent_sites(sites()[2:], 30.0, 1e9) == []
+    assert leases(sites()[2:]).first_end() == inf
+    assert leases(sites()[2:]).silent_sites(1e9) == []
+
+
+def test_a_site_that_comes_back_has_one_lease() -> None:
+    fleet = sites()
+    made = leases(fleet)
+    fleet[0].present = False
+    assert made.first_end() == 50.0
+    fleet[0].present, fleet[0].last_seen = True, 25.0
+    made.begin(0)
+    made.begin(0)
+    assert made.first_end() == 50.0
+    assert names(made.silent_sites(60.0)) == ["north", "south"]
 
 
 def test_time_in_which_the_server_was_away_is_not_held_against_sites() -> None:
@@ -34,5 +54,5 @@ def test_time_in_which_the_server_was_away_is_not_held_against_sites() -> None:
     extend_leases(fleet, 25.0, 40.0)
     assert [site.last_seen for site in fleet[:2]] == [25.0, 40.0]  # not later than now
     renew_leases(fleet, 60.0)
-    assert next_lease_end(fleet, 30.0) == 90.0
+    assert leases(fleet).first_end() == 90.0
     assert fleet[2].last_seen == -1.0  # who had left was not heard because of that

@@ -97,14 +97,17 @@ def state(c: Coordinator) -> Any:
     """Everything a coordinator knows, but for who is connected and when they were seen."""
     server, engine, registry = c.server, c.driver.engine, c.registry
     sites = [
-        (s.name, s.client, s.samples, s.steps_per_epoch, s.labels, s.present, s.speed, s.staleness, s.updates)
+        (
+            s.name, s.client, s.samples, s.steps_per_epoch, s.labels, s.present, s.speed, s.staleness,
+            s.updates, s.tasks,
+        )
         for s in registry.sites.values()
-    ]
+    ]  # fmt: skip
     return (
-        sites, registry.assigned, registry.gone, registry.owners, registry.statuses,
+        sites, registry.assigned, registry.gone,
         engine.rows, engine.staleness_sum, engine.bits_up,
         server.version, server.tasks, server.held, server.lost, server.timers, server.counts,
-        server.dispatched, repr(server.state), server.fleet.idle(), server.now, c.stopped,
+        server.dispatched, server.schedule.save(server.state), server.fleet.idle(), server.now, c.stopped,
     )  # fmt: skip
 
 

@@ -97,6 +97,7 @@ class Periodic(Schedule):
     size: Size
     threshold: Threshold = None
     tau_max: Count | None = None
+    snapshots = True
 
     @property
     def largest_aggregation(self) -> int | None:

@@ -45,6 +45,7 @@ class MixedRounds(Schedule):
     programme: Programme
     concurrency: Concurrency = None
     tau_max: Count | None = None
+    snapshots = True
 
     @property
     def largest_aggregation(self) -> int | None:

@@ -12,12 +12,14 @@ on the client's behalf, and neither a replay nor a resumed run needs a model to 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from dataclasses import replace as shallow
 from itertools import islice
 from math import cos, isfinite, log, pi
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from msgspec import Struct, convert
 from msgspec.structs import replace
 from pydantic import Field
 from torch import Tensor
@@ -30,6 +32,7 @@ from offbeat.core.commands import Command, Send, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.core.objective import Objective
+from offbeat.core.saved_state import to_plain
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import checked_dataclass
 
@@ -54,6 +57,12 @@ class FixedTiming:
     def initial(self) -> None:
         """Nothing to learn."""
 
+    def save(self, state: None) -> None:
+        """Nothing is kept."""
+
+    def load(self, saved: None) -> None:
+        """Nothing is kept."""
+
     def choose(self, client: ClientId, epochs: int, state: None, generator: np.random.Generator) -> int:
         """l* of a task of L = `epochs` epochs."""
         return {"first": 1, "half": max(1, epochs // 2), "last": epochs - 1}[self.at]
@@ -75,6 +84,15 @@ class Experience:
     table: dict[ClientId, dict[tuple[int, int], float]] = field(default_factory=dict)
     last: dict[ClientId, tuple[int, int, int]] = field(default_factory=dict)
     first: dict[ClientId, int] = field(default_factory=dict)
+
+
+class _Learned(Struct):
+    """An `Experience` without its model."""
+
+    baseline: float
+    table: dict[ClientId, dict[tuple[int, int], float]]
+    last: dict[ClientId, tuple[int, int, int]]
+    first: dict[ClientId, int]
 
 
 @checked_dataclass
@@ -104,6 +122,26 @@ class LearnedTiming:
         shapes = {"input": grid[:, : len(_WAVES)], "recurrent": grid[:, -h - 1 : -1], "bias": grid[:, -1]}
         theta = {name: tensor.clone().requires_grad_() for name, tensor in shapes.items()}
         return Experience({**theta, "out": torch.zeros(h + 1, requires_grad=True)})
+
+    def save(self, state: Experience) -> Any:
+        """The state as plain data: of each tensor of the model its shape and its values, as bytes."""
+        theta = {name: tensor.detach().numpy().astype("<f4") for name, tensor in state.theta.items()}
+        saved = {name: [list(array.shape), array.tobytes()] for name, array in theta.items()}
+        return {**to_plain(shallow(state, theta={})), "theta": saved}
+
+    def load(self, saved: Any) -> Experience:
+        """The state that was saved. Raises `ValueError` for a model of another shape."""
+        tensors = convert(saved["theta"], dict[str, tuple[tuple[int, ...], bytes]])
+        arrays = {
+            name: np.frombuffer(values, "<f4").astype(np.float32).reshape(shape)
+            for name, (shape, values) in tensors.items()
+        }
+        shapes = {name: tuple(tensor.shape) for name, tensor in self.initial().theta.items()}
+        if {name: array.shape for name, array in arrays.items()} != shapes:
+            raise ValueError("the saved selector's model has another shape")
+        theta = {name: torch.from_numpy(array).requires_grad_() for name, array in arrays.items()}
+        learned = convert({name: own for name, own in saved.items() if name != "theta"}, _Learned)
+        return Experience(theta, learned.baseline, learned.table, learned.last, learned.first)
 
     def choose(self, client: ClientId, epochs: int, state: Experience, generator: np.random.Generator) -> int:
         """l* of a task of L = `epochs` epochs."""
@@ -225,6 +263,16 @@ class RequestFreshModel(ScheduleWrapper):
     def initial(self) -> RequestState:
         """Both states."""
         return RequestState(self.inner.initial(), self.selector.initial())
+
+    def save(self, state: RequestState) -> Any:
+        """Both states as plain data."""
+        inner, selector = self.inner.save(state.inner), self.selector.save(state.selector)
+        return to_plain(shallow(state, inner=inner, selector=selector))
+
+    def load(self, saved: Any) -> RequestState:
+        """Both states that were saved."""
+        state: RequestState = super().load(saved)
+        return shallow(state, selector=self.selector.load(state.selector))
 
     def on(self, event: Event, state: RequestState, view: View) -> Iterator[Command]:
         """Add requests to the wrapped schedule's tasks, answer them, and learn from their rewards."""

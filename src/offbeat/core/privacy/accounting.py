@@ -9,8 +9,10 @@ zero-concentrated privacy (Bun, Steinke, 2016), which holds for the discrete Gau
 
 from collections.abc import Callable, Sequence
 from math import exp, inf, log, log1p, sqrt
+from typing import Self
 
 import torch
+from msgspec import Struct
 
 _LARGEST = 1e4  # μ
 _STEPS = 200
@@ -100,6 +102,14 @@ def multiplier_for(releases: int, mu: float, bands: int) -> float:
     return sqrt(squared) / mu
 
 
+class SavedSpent(Struct, frozen=True):
+    """What one client has spent, as plain data."""
+
+    squared: float
+    releases: int
+    recent: dict[int, float]
+
+
 class Spent:
     """Privacy spent by one client.
 
@@ -112,6 +122,17 @@ class Spent:
     def __init__(self) -> None:
         self.squared, self.releases = 0.0, 0
         self.recent: dict[int, float] = {}
+
+    def save(self) -> SavedSpent:
+        """The state."""
+        return SavedSpent(self.squared, self.releases, dict(self.recent))
+
+    @classmethod
+    def load(cls, saved: SavedSpent) -> Self:
+        """The state that was saved."""
+        spent = cls()
+        spent.squared, spent.releases, spent.recent = saved.squared, saved.releases, dict(saved.recent)
+        return spent
 
     @property
     def mu(self) -> float:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from msgspec import Struct
 from msgspec.structs import replace
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.privacy.accounting import (
+    SavedSpent,
     Spent,
     coefficients,
     epsilon_of,
@@ -150,6 +152,16 @@ def _largest_mu(noise: Noise | None) -> float:
     return formula(noise.budget.epsilon, noise.budget.delta)
 
 
+class SavedLedger(Struct, frozen=True):
+    """The state of a ledger; `busiest` is the client that has spent the most."""
+
+    releases: int
+    clients: int
+    exhausted: list[ClientId]
+    spent: dict[ClientId, SavedSpent]
+    busiest: ClientId | None
+
+
 class PrivacyLedger:
     """What each client has spent in a run with noise; it follows from the journal.
 
@@ -165,6 +177,18 @@ class PrivacyLedger:
         self.exhausted: set[ClientId] = set()
         self._spent: dict[ClientId, Spent] = {}
         self._busiest = Spent()
+
+    def save(self) -> SavedLedger:
+        """The state."""
+        busiest = next((client for client, own in self._spent.items() if own is self._busiest), None)
+        spent = {client: own.save() for client, own in self._spent.items()}
+        return SavedLedger(self.releases, self.clients, sorted(self.exhausted), spent, busiest)
+
+    def restore(self, saved: SavedLedger) -> None:
+        """Go on from a state. Raises `KeyError` for one whose busiest client has spent nothing."""
+        self.releases, self.clients, self.exhausted = saved.releases, saved.clients, set(saved.exhausted)
+        self._spent = {client: Spent.load(own) for client, own in saved.spent.items()}
+        self._busiest = Spent() if saved.busiest is None else self._spent[saved.busiest]
 
     def joined(self, client: ClientId) -> None:
         """Note that a client is there, which may not have been at the beginning."""

@@ -72,7 +72,10 @@ class Helpers(Protocol):
         names: Their names.
         connected: Names of those that are there.
         view: How they are shown; None where there are none.
+        follows_journal: Whether what is known of them follows from the journal, which must be repeated then.
     """
+
+    follows_journal: bool
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -181,6 +184,7 @@ class Helpers(Protocol):
 class NoHelpers:
     """The helpers of a run without secure aggregation: there are none, and nothing ever waits for them."""
 
+    follows_journal = False
     names: tuple[str, ...] = ()
     connected: Collection[str] = ()
     view: HelpersView | None = None

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import (
+    Arrived,
     ClientId,
     CommitteeFormed,
     Event,
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 AnyUnmasking = Unmasking | VotedUnmasking
 RUN_BYTES = 32
+_SPARE = 64  # tasks that are over, whose clients are still kept
 
 
 class SecureAggregation:
@@ -69,6 +71,8 @@ class SecureAggregation:
         evidence: What releases have shown of helpers and sites.
     """
 
+    follows_journal = True
+
     def __init__(
         self,
         run: ServedRun,
@@ -87,6 +91,7 @@ class SecureAggregation:
         self.recorded: Mapping[Version, ReleaseSum] = {}
         self.connected: set[str] = set()
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
+        self._owners: dict[TaskId, ClientId] = {}  # of the updates that are held, or were lately
         self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
         self._unheard: Measurements = []  # evaluations that are recorded once sites are heard again
         self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
@@ -156,15 +161,24 @@ class SecureAggregation:
                 self._slow = frozenset()
             case Releasing():
                 self._manifest = event
+            case Arrived():
+                self._own(event)
             case Left():
                 self.evidence.left(self._present)
             case Released():
                 assert self.committee is not None
                 summed = () if self._manifest is None else self._manifest.tasks
-                self.evidence.note(event, summed, self._run.registry.owners, self._present, self.committee)
+                self.evidence.note(event, summed, self._owners, self._present, self.committee)
                 self._manifest = None
                 for name, instance in event.instances.items():
                     self._instances[name] = max(instance, self._instances.get(name, 0))
+
+    def _own(self, event: Arrived) -> None:
+        """Note whose update it is. No release waits now, so of earlier ones the held are needed."""
+        held = self._run.server.held
+        if len(self._owners) > 2 * len(held) + _SPARE:
+            self._owners = {task: own.client for task, own in held.items()}
+        self._owners[event.task] = event.client
 
     @property
     def _present(self) -> set[ClientId]:
@@ -602,7 +616,7 @@ class SecureAggregation:
         """Tell sites, and the operator, whose updates are left out, and which helpers say why."""
         registry = self._run.registry
         for task in left_out:
-            client = registry.owners[task]
+            client = self._owners[task]
             site, helpers = registry.by_client[client], ", ".join(complaints.get(task, ("its helpers",)))
             reason = SecureRefusal.LEFT_OUT_TOLD.format(task=task, release=release, names=helpers)
             told = {"site": site.name, "task": task, "helpers": helpers, "reason": reason}

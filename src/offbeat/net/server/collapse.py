@@ -36,6 +36,8 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Protocol
 
+from msgspec import Struct
+
 from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 
@@ -55,6 +57,28 @@ ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3
 
 RELATIVE_NORM = "relative_norm"
 """Metric of an evaluation, of a model that 5 speaks of: the norm of its parameters by the initial model's."""
+
+
+class SavedCourse(Struct, frozen=True):
+    """The state of a number over the evaluations."""
+
+    first: float | None
+    best: float
+    recent: list[float]
+
+
+class SavedCollapse(Struct, frozen=True):
+    """The state of a `CollapseDetector`."""
+
+    good: bool
+    lowest: float
+    losses: SavedCourse
+    accuracies: SavedCourse
+    jumps: int
+    over: int
+    strange: int
+    above: int
+    alert: int
 
 
 class Collapse(Protocol):
@@ -188,6 +212,20 @@ class CollapseDetector:
         self._losses.recent.clear()
         self._accuracies.recent.clear()
 
+    def save(self) -> SavedCollapse:
+        """The state."""
+        counts = (self._jumps, self._over, self._strange, self._above, self._alert)
+        courses = self._losses.save(), self._accuracies.save()
+        return SavedCollapse(self.good, self._lowest, *courses, *counts)
+
+    def restore(self, saved: SavedCollapse) -> None:
+        """Go on from a state."""
+        self.good, self._lowest = saved.good, saved.lowest
+        self._losses.restore(saved.losses)
+        self._accuracies.restore(saved.accuracies)
+        self._jumps, self._over, self._strange = saved.jumps, saved.over, saved.strange
+        self._above, self._alert = saved.above, saved.alert
+
     def _jump_limit(self) -> float:
         best = self._losses.best
         return max(best + TIMES * abs(best), self._losses.first or 0.0)
@@ -217,6 +255,15 @@ class _Course:
         self.first: float | None = None
         self.best = inf
         self.recent: deque[float] = deque(maxlen=SLOW_WINDOW)
+
+    def save(self) -> SavedCourse:
+        """The state."""
+        return SavedCourse(self.first, self.best, list(self.recent))
+
+    def restore(self, saved: SavedCourse) -> None:
+        """Go on from a state."""
+        self.first, self.best = saved.first, saved.best
+        self.recent = deque(saved.recent, maxlen=SLOW_WINDOW)
 
     def add(self, value: float) -> None:
         """Add the next."""

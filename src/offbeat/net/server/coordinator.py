@@ -20,7 +20,7 @@ run's clock, and never goes back whatever the caller says.
 Rules
 -----
 1. `now` never decreases, and is never before the time of the last event, `server.now`.
-2. `_ticked` is when `_due` last looked at the leases. `_back_since` is when it last found that more than
+2. `_ticked` is when `_due` last looked at the leases. `deadlines.since` is when it last found that more than
    half a lease had passed in between: no task counts as begun before it. The end of a repetition sets both.
 3. After a call of `tick`, and without further inputs, nothing is to be done before `next_due()`. It is
    infinite once the run has stopped.
@@ -39,7 +39,9 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from offbeat.core.events import Arrived, ClientId, ClientResults, Left, Metrics, Timer, Version
+from msgspec import Struct
+
+from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import check_found
@@ -49,19 +51,26 @@ from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.secure.secure_aggregation import helpers_of
-from offbeat.net.server.collapse import Collapse, CollapseDetector, parameter_norm
-from offbeat.net.server.deadlines import deadlines
-from offbeat.net.server.driver import Driver
+from offbeat.net.server.collapse import Collapse, CollapseDetector, SavedCollapse, parameter_norm
+from offbeat.net.server.driver import Driver, SavedDriver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
-from offbeat.net.server.leases import extend_leases, next_lease_end, renew_leases, silent_sites
+from offbeat.net.server.leases import extend_leases, renew_leases
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.rollback import judge_version
-from offbeat.runs.evaluation_log import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog, SavedEvaluations
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
 
 log = logging.getLogger(__name__)
+
+
+class SavedRun(Struct, frozen=True):
+    """The state of a run's coordinator, without tensors."""
+
+    driver: SavedDriver
+    evaluations: SavedEvaluations
+    collapse: SavedCollapse
 
 
 class Coordinator:
@@ -104,7 +113,7 @@ class Coordinator:
         self.evaluations = EvaluationLog(run.experiment.until, run.higher_is_better)
         self.collapse: Collapse = CollapseDetector()
         self._initial_norm = parameter_norm(run.initial)
-        self._ticked = self._back_since = 0.0
+        self._ticked = 0.0
         self._next_evaluation = 0.0
 
     @property
@@ -174,24 +183,24 @@ class Coordinator:
 
     def _due(self, now: float) -> Iterator[None]:
         """Apply what is due of the sites and the algorithm; pauses after each event."""
-        lease, sites = self.options.lease, self.registry.sites.values()
+        lease, leases, deadlines = self.options.lease, self.driver.leases, self.driver.deadlines
         if now - self._ticked > lease / 2:
-            extend_leases(sites, now - self._ticked, now)
-            self._back_since = now
+            extend_leases(self.registry.sites.values(), now - self._ticked, now)
+            deadlines.since = now
         self._ticked = now
-        for site in silent_sites(sites, lease, now):
+        for site in leases.silent_sites(now):
             if self.driver.ending is None:
                 reason = f"silent for {lease:g} s"
                 self.driver.disconnect(site, reason)
                 self.driver.apply(now, Left(site.client, reason=reason))
                 yield
-        for client, at in self._deadlines().items():
-            if at <= now and client in self.server.tasks and self.driver.ending is None:
-                site, task = self.registry.by_client[client], self.server.tasks[client]
+        for task, at in deadlines.due(now):
+            if self.server.tasks.get(task.client) is task and self.driver.ending is None:
+                site = self.registry.by_client[task.client]
                 reason = f"task {task.id} was not delivered within {at - task.started:.0f} s"
                 log.warning("task overdue", extra={"site": site.name, "task": task.id, "reason": reason})
                 self.driver.disconnect(site, reason)
-                self.driver.apply(now, Left(client, reason=reason))
+                self.driver.apply(now, Left(site.client, reason=reason))
                 yield
         due = [(timer, at) for timer, at in self.server.timers.items() if at <= now]
         # Of timers for one time, the one that was set first fires first.
@@ -216,15 +225,9 @@ class Coordinator:
 
     def _sites_due(self) -> float:
         """When something is due of the sites and the algorithm."""
-        lease_end = next_lease_end(self.registry.sites.values(), self.options.lease)
-        tasks = self._deadlines().values()
+        sites = self.driver.leases.first_end(), self.driver.deadlines.bound()
         due = self._evaluation_due(), self._evaluations_due()
-        return min(*self.server.timers.values(), lease_end, *tasks, *due)
-
-    def _deadlines(self) -> dict[ClientId, float]:
-        """When the tasks in training are given up, by client."""
-        tasks, least = list(self.server.tasks.values()), self.options.task_timeout
-        return deadlines(self.registry, tasks, least, self._back_since)
+        return min(*self.server.timers.values(), *sites, *due)
 
     def stop(self, now: float, reason: str) -> None:
         """End the run; a release that waits for its helpers fails."""
@@ -325,6 +328,38 @@ class Coordinator:
         effects.meta = {"duration": self.now, "clients": clients, "rejected": dict(self.rejected)}
         return effects
 
+    # ---- the state as plain data ----
+
+    def save(self) -> SavedRun:
+        """The state, without tensors, between two inputs whose effects were taken.
+
+        Raises:
+            TypeError: It cannot be saved, and why.
+        """
+        if self.helpers.follows_journal:
+            raise TypeError("what releases have shown of helpers follows from the journal")
+        if not isinstance(self.collapse, CollapseDetector):
+            raise TypeError("the run was begun under an earlier rule of collapse")
+        if not self.algorithm.schedule.snapshots:
+            raise TypeError(f"the schedule of {self.algorithm.name} does not say snapshots = True")
+        return SavedRun(self.driver.save(), self.evaluations.save(), self.collapse.save())
+
+    def restore(self, saved: SavedRun) -> None:
+        """Go on from a state; what follows is what follows after `replay` without tensors.
+
+        Args:
+            saved: The state of a coordinator of the same run, whose sites this one has.
+
+        Raises:
+            ValueError, KeyError, TypeError: It does not fit. `restore` of a state that does sets all right.
+        """
+        assert isinstance(self.collapse, CollapseDetector)
+        self.driver.restore(saved.driver)
+        self.evaluations.load(saved.evaluations)
+        self.collapse.restore(saved.collapse)
+        self.now = self._ticked = self.server.now
+        self._check_metrics()
+
     # ---- repeating a record ----
 
     def replay(
@@ -350,6 +385,7 @@ class Coordinator:
 
     def end_replay(self, now: float) -> None:
         """End the repetition at a time: from now on events are new, and every site has a new lease."""
-        self.now = self._ticked = self._next_evaluation = self._back_since = max(now, self.server.now)
+        self.now = self._ticked = self._next_evaluation = max(now, self.server.now)
+        self.driver.deadlines.since = self.now
         self.helpers.recovered()
         renew_leases(self.registry.sites.values(), self.now)

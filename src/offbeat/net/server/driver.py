@@ -27,11 +27,15 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 
+from msgspec import Struct
+
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
+from offbeat.core.engine import SavedEngine
 from offbeat.core.events import (
     Arrived,
     Begin,
     Event,
+    Joined,
     Left,
     Lost,
     RolledBack,
@@ -59,12 +63,26 @@ from offbeat.net.messages import (
 from offbeat.net.secure.helpers import Helpers, ServedRun
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
+from offbeat.net.server.deadlines import Deadlines
 from offbeat.net.server.effects import Effects, Evaluation
+from offbeat.net.server.leases import Leases
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.site_directions import SiteDirections
-from offbeat.net.server.site_registry import Registry, SiteRecord
+from offbeat.net.server.site_registry import Registry, SavedRegistry, SiteRecord
 
 log = logging.getLogger(__name__)
+
+
+class SavedDriver(Struct, frozen=True):
+    """The state of a driver, without tensors; `evaluated` is the version that sites evaluated last."""
+
+    engine: SavedEngine
+    registry: SavedRegistry
+    began: float
+    skipped: int
+    rollbacks: int
+    rolled_back: Version
+    evaluated: Version
 
 
 class Driver:
@@ -81,6 +99,8 @@ class Driver:
         began: When the run began, in seconds of its clock; infinite before.
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
+        leases: The leases of the sites.
+        deadlines: The deadlines of the tasks in training.
         helpers: The run's helpers.
         directions: Direction and size of each site's updates.
         client_evaluations: The evaluations at the sites; None means that there are none.
@@ -102,6 +122,8 @@ class Driver:
         self.engine = run.engine(self._record, self.tensors)
         self.server = self.engine.server
         self.registry = Registry()
+        self.leases = Leases(self.registry.by_client, options.lease)
+        self.deadlines = Deadlines(self.registry, self.server, options.task_timeout)
         self.effects = Effects()
         self.ending: str | None = None
         self.stopped: str | None = None
@@ -240,6 +262,31 @@ class Driver:
             # What is left here is not recorded: an update that is damaged now was not damaged then.
             self.tensors.skipped.clear()
 
+    def save(self) -> SavedDriver:
+        """The state between two events, without tensors.
+
+        Raises:
+            TypeError: The schedule's state is not plain data.
+        """
+        evaluated = -1 if self.client_evaluations is None else self.client_evaluations.last
+        return SavedDriver(
+            self.engine.save(), self.registry.save(), self.began, self.skipped, self.rollbacks,
+            self.rolled_back, evaluated,
+        )  # fmt: skip
+
+    def restore(self, saved: SavedDriver) -> None:
+        """Go on from a state, as after `replay` without tensors. Raises `ValueError` or `KeyError`."""
+        self.registry.restore(saved.registry)
+        self.engine.restore(saved.engine)
+        self.began, self.skipped = saved.began, saved.skipped
+        self.rollbacks, self.rolled_back = saved.rollbacks, saved.rolled_back
+        if self.client_evaluations is not None:
+            self.client_evaluations.restore(saved.evaluated)
+        for site in self.registry.by_client.values():
+            self.deadlines.measured(site.client)
+            self.leases.begin(site.client)
+        self._check_limits()
+
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:
             self.tensors.good = good, self.tensors.model
@@ -253,7 +300,11 @@ class Driver:
             self.tensors.lose(lost)
         for command in commands:
             self.registry.enter_command(command)
-        if isinstance(event, Begin):
+        if isinstance(event, Arrived):
+            self.deadlines.measured(event.client)
+        elif isinstance(event, Joined):
+            self.leases.begin(event.client)
+        elif isinstance(event, Begin):
             self.began = now
         elif isinstance(event, Skipped):
             self.skipped += 1

@@ -23,18 +23,21 @@ from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.guard import GUARD_RULE
+from offbeat.core.journal import Row
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
 from offbeat.net.audit import INSERT, TABLE, AuditLog
 from offbeat.net.audit_record import open_audit
 from offbeat.net.secure.release_seeds import open_secrets
+from offbeat.net.server import recovery_snapshot
 from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
 from offbeat.net.server.large_updates import UPDATES, UpdateLog, read_update
+from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.damage import damage
@@ -42,7 +45,7 @@ from offbeat.runs.extension import limits_meta
 from offbeat.runs.files import make_directory, pack_tensors, unpack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
-from offbeat.runs.schema import DATABASE
+from offbeat.runs.schema import DATABASE, Metric
 from offbeat.runs.store import RunStore, Statement
 
 log = logging.getLogger(__name__)
@@ -51,9 +54,11 @@ MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
 SMALL = 2**18  # bytes of an update up to which the database takes it faster than the file
 # Bytes of small updates between two checkpoints. The database keeps the space that they took.
 MOST_SMALL = 2**25
+MOST_ROWS = 10_000  # journal rows between two checkpoints
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
     "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)",
+    recovery_snapshot.TABLE,
 )
 Logged = tuple[TaskId, bytes | None, int | None, int | None]
 """An update's row: its tensors if it is small, else where the file has them and how many bytes."""
@@ -89,7 +94,8 @@ class DurableStore:
         self.directory, self.complete = directory, complete
         self.audit = audit or AuditLog()
         self._pause = self._least_pause = pause
-        self._logged = self._small = 0
+        self._logged = self._small = self._rows = 0
+        self._snapshots = RecoverySnapshots(coordinator)
         self._saved = time.monotonic()
         with ExitStack() as on_error:
             try:
@@ -115,17 +121,15 @@ class DurableStore:
             coordinator.helpers.remember(self._secrets.read_sums())
             if meta is None:
                 record, until = read_run(directory), coordinator.experiment.until
-                recover(record, coordinator)
+                recover(record, coordinator, self._snapshots)
                 limits = limits_meta(until, record.recipe)
                 if record.status == "finished":
                     log.info("the run, which had ended (%s), goes on under other limits", record.stop_reason)
                     self._store.go_on(limits)
                 self._store.set_meta({"status": "running", **limits})
             if (name := coordinator.experiment.evaluate.keep_best) is not None:
-                recorded = (
-                    [] if meta is not None else [(m.version, m.t) for m in read_run(directory).evaluations()]
-                )
-                self._store.best = BestModel(coordinator.evaluations.named(name), directory, recorded)
+                named = coordinator.evaluations.named(name)
+                self._store.best = BestModel(named, directory, _evaluated(directory))
             self.checkpoint(coordinator)
             on_error.pop_all()
 
@@ -136,6 +140,7 @@ class DurableStore:
             RunError: They cannot be written; then none of them is durable.
         """
         for effects in batches:
+            self._rows += len(effects.rows)
             for row in effects.rows:
                 self._store.row(row)
             for metric in effects.metrics:
@@ -196,7 +201,8 @@ class DurableStore:
     def due(self, model_bytes: int) -> bool:
         """Whether it is time for a checkpoint of a model of so many bytes."""
         pause = time.monotonic() - self._saved
-        return bool(self._logged) and (pause > self._pause or self._logged > MOST_LOGGED + 16 * model_bytes)
+        much = self._logged > MOST_LOGGED + 16 * model_bytes or self._rows > MOST_ROWS
+        return much or (bool(self._logged) and pause > self._pause)
 
     def checkpoint(self, coordinator: Coordinator) -> None:
         """Write the tensors as they are now; forget the updates and files that are not needed any more.
@@ -208,13 +214,13 @@ class DurableStore:
     def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
         states = ClientStates(self.directory)
-        others = [_FORGET_UPDATES, (INSERT, self.audit.take())]
+        others = [_FORGET_UPDATES, (INSERT, self.audit.take()), self._snapshots.statement()]
         self._store.checkpoint(coordinator.tensors, states, coordinator.now, others)
         self._secrets.forget()
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
         self._log.clear()  # now that nothing in it is named
-        self._logged, self._small, self._saved = 0, 0, time.monotonic()
+        self._logged, self._small, self._rows, self._saved = 0, 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
 
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> Model:
@@ -222,7 +228,7 @@ class DurableStore:
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
         last = coordinator.helpers.if_it_may_go_on((coordinator.tensors, ClientStates(self.directory)))
         self.audit.finish()
-        others = [_FORGET_UPDATES, (INSERT, self.audit.take())]
+        others = [_FORGET_UPDATES, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
         self._store.finish(model, coordinator.now, reason, summary, others, last)
         self._log.delete()
         self._secrets.delete()
@@ -249,8 +255,11 @@ class DurableStore:
         self._store.close()
 
 
-def recover(record: RunRecord, coordinator: Coordinator) -> None:
+def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnapshots) -> None:
     """Bring a new coordinator to where a run's record ends.
+
+    The state at the checkpoint is that of the snapshot, or else follows from the journal before it. Then the
+    journal after it is repeated, with its updates.
 
     A task whose update is damaged is aggregated without it. The journal stays as it is: what sites were
     told stays true, and no other update is lost. The log says so, and the coordinator counts it. Not with
@@ -259,6 +268,7 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     Args:
         record: The run.
         coordinator: A new one.
+        snapshots: Reads the snapshot.
 
     Raises:
         DamageError: A file is missing, or damaged beyond single updates.
@@ -272,7 +282,9 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     coordinator.collapse = collapse_of(recorded_rule(record))
     for name, client, labels in record.sites():
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
-    coordinator.replay(record.rows(limit=checkpoint.journal), None)
+    restored = snapshots.restore(record, checkpoint)
+    if not restored:
+        coordinator.replay(record.rows(limit=checkpoint.journal), None)
     damaged: list[TaskId] = []
 
     def without(task: TaskId, error: Exception) -> None:
@@ -283,16 +295,26 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint, without)
     load_version = partial(read_version, coordinator.tensors.model.layout, record.path)
     rows = record.rows(after=checkpoint.journal - 1)
+    # The state that was restored has the evaluations before the checkpoint, and has judged them.
+    evaluations = record.evaluations(after=checkpoint.metrics - 1 if restored else None)
     good = None
     if coordinator.options.rollback:
-        good = _judge_again(record, coordinator.collapse)
-    coordinator.replay(rows, partial(_recorded_update, record, without), load_version, good)
-    for metric in record.evaluations():
+        since = checkpoint.journal - 1 if restored else None
+        rollbacks = [row for row in record.rows("event", after=since) if row.name == "rolled_back"]
+        good = _judge_again(evaluations, rollbacks, coordinator)
+    load = partial(_recorded_update, record, _stored_updates(record), without)
+    coordinator.replay(rows, load, load_version, good)
+    for metric in evaluations:
         coordinator.replay_evaluation(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))
     if damaged:
         coordinator.rejected["damaged"] += len(damaged)
     coordinator.end_replay(record.duration)
+
+
+def _evaluated(directory: Path) -> Iterator[tuple[Version, float]]:
+    """Version and time of each evaluation that a run has recorded."""
+    yield from ((metric.version, metric.t) for metric in read_run(directory).evaluations())
 
 
 def collapse_of(rule: int) -> Collapse:
@@ -301,12 +323,22 @@ def collapse_of(rule: int) -> Collapse:
     return earlier.get(rule, CollapseDetector)()
 
 
-def _judge_again(record: RunRecord, collapse: Collapse) -> Version | None:
-    """Have a run's evaluations judged as they were; the version to which a rollback goes, if there is one."""
-    rollbacks = deque((row["to"], row["version"]) for row in record.entries("rolled_back"))
+def _judge_again(
+    evaluations: Iterable[Metric], rolled_back: Iterable[Row], coordinator: Coordinator
+) -> Version | None:
+    """Have evaluations judged as they were; the version to which a rollback goes, if one of them is good.
+
+    Args:
+        evaluations: Those that the coordinator has not judged yet.
+        rolled_back: The rows of the rollbacks that it has not seen yet.
+        coordinator: The coordinator.
+    """
+    collapse = coordinator.collapse
+    rollbacks = deque((row.flat()["to"], row.flat()["version"]) for row in rolled_back)
     withdrawn = [range(to + 1, version) for to, version in rollbacks]
-    good, first = None, 0
-    for metric in record.evaluations():
+    # At a new coordinator no version was withdrawn: nothing is restored from a snapshot.
+    good, first = None, coordinator.driver.rolled_back
+    for metric in evaluations:
         if metric.version < first and not collapse.judges_withdrawn:
             continue
         collapsed = collapse.judge(metric.found) is not None
@@ -350,12 +382,25 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
         yield str(_no_update(record, task))
 
 
+Stored = tuple[Any, Any, Any]
+"""An update's tensors if it is small, else where the file has them and how many bytes."""
+
+
+def _stored_updates(record: RunRecord) -> dict[TaskId, Stored]:
+    """The updates since the checkpoint by task. Those with their tensors are at most `MOST_SMALL` bytes."""
+    found = record.select("SELECT task, tensors, begin, bytes FROM updates")
+    return {task: (data, begin, size) for task, data, begin, size in found}
+
+
 def _recorded_update(
-    record: RunRecord, on_damage: Callable[[TaskId, Exception], None], event: Arrived
+    record: RunRecord,
+    stored: dict[TaskId, Stored],
+    on_damage: Callable[[TaskId, Exception], None],
+    event: Arrived,
 ) -> LocalResult:
-    """The update that arrived: its tensors from the database if it was small, else from the file."""
-    query = "SELECT tensors, begin, bytes FROM updates WHERE task = ?"
-    for data, begin, size in record.select(query, (event.task,)):
+    """The update that arrived, from the database if it was small, else from the file."""
+    if (found := stored.pop(event.task, None)) is not None:
+        data, begin, size = found
         try:
             saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
         except (SafetensorError, ValueError) as error:

@@ -58,7 +58,7 @@ from offbeat.net.server.validation import (
 log = logging.getLogger(__name__)
 
 _CANCELLED: Mapping[TaskStatus | None, str] = {
-    None: "the server never assigned it to this site",
+    None: "it is none of the last tasks that the server assigned to this site",
     TaskStatus.DISCARDED: "its update is not needed",
     TaskStatus.LOST: "it was given up, as the site was away for longer than its lease",
 }
@@ -359,7 +359,7 @@ class MessageHandler:
                 reason = ""
             elif status is None:
                 self.rejected["foreign task"] += 1
-                reason = f"task {task} was never assigned to this site"
+                reason = f"task {task} is none of the last tasks that were assigned to this site"
             else:
                 reason = f"task {task} is over: it was {status.name.lower()}"
             self._send(site.name, UpdateAck(task, accepted=not reason, reason=reason))

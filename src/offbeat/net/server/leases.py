@@ -5,21 +5,44 @@ for the algorithm: the site has left. While the server itself was away, it could
 time is not held against them.
 """
 
-from collections.abc import Iterable
-from math import inf
+from collections.abc import Iterable, Mapping
 
+from offbeat.core.events import ClientId
+from offbeat.net.server.lazy_heap import LazyHeap
 from offbeat.net.server.site_registry import SiteRecord
 
 
-def silent_sites(sites: Iterable[SiteRecord], lease: float, now: float) -> list[SiteRecord]:
-    """The sites of the fleet whose lease has ended.
+class Leases:
+    """The leases of the fleet. A sign of life costs nothing, and the first end O(log n).
 
     Args:
-        sites: The sites.
+        sites: The sites by client. `last_seen` of a site that is present never decreases.
         lease: Seconds of silence after which a site is gone.
-        now: The time, in seconds of the run's clock.
     """
-    return [site for site in sites if site.present and now - site.last_seen >= lease]
+
+    def __init__(self, sites: Mapping[ClientId, SiteRecord], lease: float) -> None:
+        self._sites, self._lease = sites, lease
+        self._ends = LazyHeap(self._end)
+
+    def _end(self, client: ClientId) -> float | None:
+        site = self._sites[client]
+        return site.last_seen + self._lease if site.present else None
+
+    def begin(self, client: ClientId) -> None:
+        """Begin the lease of a site that has joined the fleet."""
+        self._ends.add(client)
+
+    def first_end(self) -> float:
+        """When the first lease ends, in seconds of the run's clock; infinite without a site."""
+        return self._ends.first()
+
+    def silent_sites(self, now: float) -> list[SiteRecord]:
+        """The sites of the fleet whose lease has ended, by client.
+
+        Args:
+            now: The time, in seconds of the run's clock.
+        """
+        return [self._sites[client] for client in sorted(self._ends.due(now))]
 
 
 def extend_leases(sites: Iterable[SiteRecord], seconds: float, now: float) -> None:
@@ -34,8 +57,3 @@ def renew_leases(sites: Iterable[SiteRecord], now: float) -> None:
     for site in sites:
         if site.present:
             site.last_seen = now
-
-
-def next_lease_end(sites: Iterable[SiteRecord], lease: float) -> float:
-    """When the first lease of the fleet ends, in seconds of the run's clock; infinite without a site."""
-    return min((site.last_seen + lease for site in sites if site.present), default=inf)

@@ -41,7 +41,7 @@ from offbeat.runs.best import choose_model
 from offbeat.runs.extension import goes_on
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, holds_run, read_run
-from offbeat.runs.schema import FORMAT, MODEL, SERVED
+from offbeat.runs.schema import ARCHIVED, MODEL, SERVED
 from offbeat.secure.committee import entry_bytes, rule_of
 from offbeat.secure.refusals import SecureRefusal
 
@@ -233,7 +233,7 @@ def _check_same(record: RunRecord, spec: RunSpec) -> None:
     if record.status != "finished" and begun < SERVED:  # whose specification may be in other words
         raise RunError(
             f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
-            f"({record.meta.get('offbeat')}, format {begun}; this version serves {SERVED} to {FORMAT}): "
+            f"({record.meta.get('offbeat')}, format {begun}; this version serves {SERVED} to {ARCHIVED}): "
             "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
             "was changed, and offbeat report, replay and journal read it"
         )

@@ -1,13 +1,13 @@
 """Registry of a coordinator's sites and tasks, beside what the server knows.
 
-All of it follows from the journal and the table of sites, so nothing here is saved.
+All of it follows from the journal and the table of sites, but for when a site was last seen.
 """
 
-from array import array
 from collections.abc import Sequence
 from enum import IntEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Command, Discard, Send, Train, Upload
@@ -23,6 +23,9 @@ from offbeat.core.events import (
     WantsModel,
 )
 
+REMEMBERED = 16
+"""Last tasks of a site whose end is known. It holds one, and may tell of it again after a lost answer."""
+
 
 class TaskStatus(IntEnum):
     """What has become of a task."""
@@ -36,7 +39,8 @@ class TaskStatus(IntEnum):
 class SiteRecord(Struct):
     """A site: `present` while it is in the fleet, `connected` while it has a connection. Times in seconds.
 
-    `held_out` is None while it is not known, after a restart of the server.
+    `held_out` is None while it is not known, after a restart of the server. `tasks` has the last `REMEMBERED`
+    tasks, the oldest first, and what has become of them.
     """
 
     name: str
@@ -52,6 +56,7 @@ class SiteRecord(Struct):
     speed: float = 0.0
     staleness: int = -1
     updates: int = 0
+    tasks: dict[TaskId, TaskStatus] = field(default_factory=dict)
 
 
 class TaskRecord(Struct):
@@ -64,6 +69,28 @@ class TaskRecord(Struct):
     brought_back: bool = False
 
 
+class SavedSite(Struct, frozen=True):
+    """What is saved of a `SiteRecord`."""
+
+    client: ClientId
+    samples: int
+    steps_per_epoch: int
+    present: bool
+    last_seen: float
+    speed: float
+    staleness: int
+    updates: int
+    tasks: dict[TaskId, TaskStatus]
+
+
+class SavedRegistry(Struct, frozen=True):
+    """The state of a registry."""
+
+    sites: list[SavedSite]
+    assigned: dict[TaskId, TaskRecord]
+    gone: dict[TaskId, tuple[int, ...]]
+
+
 class Registry(Struct):
     """Sites by name and number, tasks by number.
 
@@ -72,16 +99,12 @@ class Registry(Struct):
         by_client: The sites by their number in the run.
         assigned: The tasks in training, and those that were lost with their sites and may be brought back.
         gone: The versions that each task needs which was lost with its site and may be brought back.
-        owners: The client of each task.
-        statuses: The `TaskStatus` of each task.
     """
 
     sites: dict[str, SiteRecord] = field(default_factory=dict)
     by_client: dict[ClientId, SiteRecord] = field(default_factory=dict)
     assigned: dict[TaskId, TaskRecord] = field(default_factory=dict)
     gone: dict[TaskId, tuple[int, ...]] = field(default_factory=dict)
-    owners: "array[int]" = field(default_factory=lambda: array("q"))
-    statuses: bytearray = field(default_factory=bytearray)
 
     def add(self, name: str, client: ClientId) -> SiteRecord:
         """Add a site that has not been seen before."""
@@ -89,10 +112,8 @@ class Registry(Struct):
         return site
 
     def status(self, client: ClientId, task: TaskId) -> TaskStatus | None:
-        """What has become of a client's task; None if it never had it."""
-        if not 0 <= task < len(self.owners) or self.owners[task] != client:
-            return None
-        return TaskStatus(self.statuses[task])
+        """What has become of a client's task; None if it is none of its last ones."""
+        return self.by_client[client].tasks.get(task)
 
     def enter_event(self, now: float, event: Event, task: Task | None, remembered: int) -> Sequence[TaskId]:
         """Enter an event.
@@ -114,24 +135,24 @@ class Registry(Struct):
                 site.last_seen = now
                 if event.holds is not None:
                     del self.gone[event.holds]
-                    self.statuses[event.holds] = TaskStatus.RUNNING
+                    site.tasks[event.holds] = TaskStatus.RUNNING
                     self.assigned[event.holds].brought_back = True
-                return [
-                    self._forget(other) for other in list(self.gone) if self.owners[other] == event.client
-                ]
+                own = [task for task in self.gone if self.assigned[task].command.client == event.client]
+                return [self._forget(other) for other in own]
             case Arrived():
                 assert task is not None
-                self._end(event.task, TaskStatus.ARRIVED)
+                self._end(event.client, event.task, TaskStatus.ARRIVED)
                 site = self.by_client[event.client]
                 site.updates, site.last_seen = site.updates + 1, now
                 site.staleness, site.steps_done = task.staleness, 0
                 site.speed = event.steps / (now - task.started) if now > task.started else 0.0
             case Lost():
-                self._end(event.task, TaskStatus.LOST)
+                self._end(event.client, event.task, TaskStatus.LOST)
             case Left():
-                self.by_client[event.client].present = False
+                site = self.by_client[event.client]
+                site.present = False
                 if task is not None:
-                    self.statuses[task.id] = TaskStatus.LOST
+                    site.tasks[task.id] = TaskStatus.LOST
                     self.gone[task.id] = (task.base,) if task.fresh is None else (task.base, task.fresh)
                     return self._forget_oldest(remembered)
             case WantsModel():
@@ -147,19 +168,43 @@ class Registry(Struct):
         match command:
             case Train():
                 self.assigned[command.task] = TaskRecord(command)
-                self.owners.append(command.client)
-                self.statuses.append(TaskStatus.RUNNING)
-                self.by_client[command.client].steps_done = 0
+                site = self.by_client[command.client]
+                site.steps_done, site.tasks[command.task] = 0, TaskStatus.RUNNING
+                if len(site.tasks) > REMEMBERED:
+                    del site.tasks[next(iter(site.tasks))]
             case Send():
                 self.assigned[command.task].answer = command
             case Upload():
                 self.assigned[command.task].upload = command
             case Discard():
-                self._end(command.task, TaskStatus.DISCARDED)
+                self._end(command.client, command.task, TaskStatus.DISCARDED)
 
-    def _end(self, task: TaskId, status: TaskStatus) -> None:
+    def save(self) -> SavedRegistry:
+        """The state, but for what follows from connections and the table of sites."""
+        sites = [
+            SavedSite(
+                site.client, site.samples, site.steps_per_epoch, site.present, site.last_seen, site.speed,
+                site.staleness, site.updates, dict(site.tasks),
+            )
+            for site in self.sites.values()
+            if site.samples  # else it has never joined
+        ]  # fmt: skip
+        assigned = {task: replace(record) for task, record in self.assigned.items()}
+        return SavedRegistry(sites, assigned, dict(self.gone))
+
+    def restore(self, saved: SavedRegistry) -> None:
+        """Go on from a state. Raises `KeyError` for one with a site that this has not."""
+        for own in saved.sites:
+            site = self.by_client[own.client]
+            site.samples, site.steps_per_epoch, site.present = own.samples, own.steps_per_epoch, own.present
+            site.last_seen, site.speed, site.steps_done = own.last_seen, own.speed, 0
+            site.staleness, site.updates, site.tasks = own.staleness, own.updates, dict(own.tasks)
+        self.assigned = {task: replace(record) for task, record in saved.assigned.items()}
+        self.gone = dict(saved.gone)
+
+    def _end(self, client: ClientId, task: TaskId, status: TaskStatus) -> None:
         """End a task in training."""
-        self.statuses[task] = status
+        self.by_client[client].tasks[task] = status
         del self.assigned[task]
 
     def _forget(self, task: TaskId) -> TaskId:

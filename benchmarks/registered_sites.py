@@ -1,0 +1,95 @@
+"""What an update costs a server by the number of its registered sites.
+
+    python benchmarks/registered_sites.py [--sites 100 1000 5000] [--updates 5000] [--json FILE]
+
+All sites train, and one after another delivers, with a heartbeat of another site in between. What is timed is
+what the server does on its processor for an update: check it, apply the event, make the next task, let time
+pass and find when something is due next. No network and no disk are in it. Every number of sites is measured
+five times in turn, and the least is told: what else a machine does only adds to it.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+
+import offbeat as ob
+from offbeat.core.learner import NoTraining
+from offbeat.experiment import Experiment
+from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateSubmission
+from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.options import ServerOptions
+
+PARAMETERS = 1000
+TIMES = 5
+
+
+class Federation:
+    """A coordinator with so many sites, all of which train."""
+
+    def __init__(self, sites: int) -> None:
+        learner = NoTraining(sites, PARAMETERS)
+        experiment = Experiment(
+            ob.fedasync(steps=10), learner, until=ob.Until(tasks=10**9), evaluate=ob.Every()
+        )
+        run = experiment.prepare(sites)
+        self.coordinator = Coordinator(run, ServerOptions(clients=sites), RunInfo("run", {}))
+        self.now, self.turn, self.names = 0.0, 0, [f"site {n}" for n in range(sites)]
+        self.tasks: dict[str, TaskAssignment] = {}
+        for name in self.names:
+            self.coordinator.receive(self.now, name, Register(100, 10))
+        self.take()
+
+    def take(self) -> None:
+        """Note the tasks that the sites are given."""
+        for name, message in self.coordinator.take().messages:
+            if isinstance(message, TaskAssignment):
+                self.tasks[name] = message
+
+    def deliver(self, updates: int) -> float:
+        """Seconds of the processor for an update."""
+        delta, integers = torch.ones(PARAMETERS) / 100, torch.zeros(0, dtype=torch.int64)
+        began = time.process_time()
+        for _ in range(updates):
+            self.now += 0.01
+            name, alive = self.names[self.turn], self.names[self.turn - len(self.names) // 2]
+            self.turn = (self.turn + 1) % len(self.names)
+            task = self.tasks[name]
+            self.coordinator.heartbeat(self.now, alive, Heartbeat())
+            self.coordinator.receive(
+                self.now, name, UpdateSubmission(task.task, task.steps, delta, integers, {})
+            )
+            self.coordinator.tick(self.now)
+            self.take()
+            assert self.coordinator.next_due() > self.now
+        return (time.process_time() - began) / updates
+
+
+def main() -> None:
+    """Measure, and print a line for each number of sites."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sites", type=int, nargs="+", default=[100, 1000, 5000])
+    parser.add_argument("--updates", type=int, default=5000)
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    torch.set_num_threads(1)
+    federations = {sites: Federation(sites) for sites in chosen.sites}
+    for federation in federations.values():
+        federation.deliver(len(federation.names))  # every site has a speed now
+    rounds = [{s: f.deliver(chosen.updates) for s, f in federations.items()} for _ in range(TIMES)]
+    found = {sites: 1e3 * min(own[sites] for own in rounds) for sites in federations}
+    for sites, milliseconds in found.items():
+        print(f"{sites:6} sites: {milliseconds:.3f} ms an update")
+    few, many = min(found), max(found)
+    print(f"{many} sites by {few}: {found[many] / found[few]:.2f}")
+    if chosen.json:
+        chosen.json.write_text(json.dumps({"ms_per_update": found}))
+
+
+if __name__ == "__main__":
+    main()

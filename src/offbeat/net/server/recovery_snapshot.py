@@ -1,0 +1,130 @@
+"""Snapshot of a run's state as plain data, with which its server starts without repeating the journal.
+
+A snapshot is written in the transaction of each checkpoint, so that both are of one moment. The journal
+stays the source of truth: a snapshot about which there is any doubt is ignored, and the journal is repeated
+instead. So its form is no part of a run's format. Nothing in it is code: it is MessagePack of declared types.
+"""
+
+import json
+import logging
+from hashlib import sha256
+
+from msgspec import MsgspecError, convert, msgpack
+from xxhash import xxh3_128_hexdigest
+
+from offbeat.core.algorithm import Schedule
+from offbeat.core.errors import DamageError
+from offbeat.core.saved_state import describe_types, state_type
+from offbeat.core.wrapper import Wrapper
+from offbeat.net.server.coordinator import Coordinator, SavedRun
+from offbeat.runs.record import Checkpoint, RunRecord
+from offbeat.runs.store import Statement
+from offbeat.version import __version__
+
+log = logging.getLogger(__name__)
+TABLE = """CREATE TABLE IF NOT EXISTS snapshot(
+    id INTEGER PRIMARY KEY CHECK (id = 1), rows INTEGER NOT NULL, code TEXT NOT NULL, data BLOB NOT NULL,
+    checksum TEXT NOT NULL
+)"""
+DELETE: Statement = ("DELETE FROM snapshot", [()])
+_encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(SavedRun).decode
+_DOUBTS = (
+    DamageError, MsgspecError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError,
+    RecursionError,
+)  # fmt: skip
+"""What reading or restoring a snapshot can raise that is not whole, or not of this code."""
+
+
+class RecoverySnapshots:
+    """Writes and reads the snapshot of a run.
+
+    Args:
+        coordinator: The run's coordinator.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._code = _code(coordinator)
+        self._told = False  # why there is no snapshot
+
+    def statement(self) -> Statement:
+        """The statement that records the state as it is now, or that there is no snapshot of it."""
+        try:
+            data = _encode(self._coordinator.save())
+        except (TypeError, OverflowError) as error:
+            if not self._told:
+                log.info("no snapshots, a restarted server repeats the journal: %s", error)
+            self._told = True
+            return DELETE
+        rows = self._coordinator.driver.engine.rows
+        row = (rows, self._code, data, _checksum(rows, self._code, data))
+        return "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)", [row]
+
+    def restore(self, record: RunRecord, checkpoint: Checkpoint) -> bool:
+        """Bring the coordinator to where it was at a checkpoint, if there is a snapshot without a doubt.
+
+        Args:
+            record: The run.
+            checkpoint: Its checkpoint.
+
+        Returns:
+            Whether it was restored; else the coordinator is as it was before.
+        """
+        coordinator = self._coordinator
+        try:
+            if (data := self._read(record, checkpoint)) is None:
+                return False
+            before = coordinator.save()
+            try:
+                coordinator.restore(_decode(data))
+                same = _encode(coordinator.save()) == data
+                if not same or coordinator.driver.engine.rows != checkpoint.journal:
+                    raise ValueError("its values do not come back as they were saved")
+            except _DOUBTS:
+                coordinator.restore(before)
+                raise
+        except _DOUBTS as error:
+            log.warning("snapshot ignored, the journal is repeated: %s", str(error) or repr(error))
+            return False
+        log.info("started from a snapshot: rows %d", checkpoint.journal)
+        return True
+
+    def _read(self, record: RunRecord, checkpoint: Checkpoint) -> bytes | None:
+        """The data of the snapshot; None where there is none. Raises `ValueError` where it is not whole."""
+        if not record.has_table("snapshot"):
+            return None
+        found = next(record.select("SELECT rows, code, data, checksum FROM snapshot"), None)
+        if found is None:
+            return None
+        rows, code, data, checksum = convert(found, tuple[int, str, bytes, str])
+        if checksum != _checksum(rows, code, data):
+            raise ValueError("it does not match its checksum")
+        if code != self._code:
+            raise ValueError("it is of another version of the code, or of other options")
+        if rows != checkpoint.journal:
+            raise ValueError(f"it is of {rows} rows, and the checkpoint of {checkpoint.journal}")
+        return data
+
+
+def _checksum(rows: int, code: str, data: bytes) -> str:
+    return xxh3_128_hexdigest(_encode((rows, code, data)))
+
+
+def _code(coordinator: Coordinator) -> str:
+    """A digest of all that the meaning of a snapshot depends on, beside the snapshot itself."""
+    experiment, schedule = coordinator.experiment, coordinator.algorithm.schedule
+    told = (
+        __version__, json.dumps(coordinator.info.spec, sort_keys=True), coordinator.options.rollback,
+        repr(experiment.until.early_stopping), describe_types(SavedRun), _described(schedule),
+    )  # fmt: skip
+    return sha256("\n".join(map(str, told)).encode()).hexdigest()
+
+
+def _described(schedule: Schedule) -> str:
+    """The types of the states of a schedule and those inside of it."""
+    name = type(schedule).__qualname__
+    try:
+        own = f"{name} {schedule.rule}: {describe_types(state_type(type(schedule)))}"
+    except (TypeError, NameError) as error:  # of a schedule of one's own, which has no snapshots then
+        own = f"{name}: {error}"
+    return own if not isinstance(schedule, Wrapper) else f"{own} around {_described(schedule.inner)}"

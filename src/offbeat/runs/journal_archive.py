@@ -1,0 +1,82 @@
+"""Blocks of old journal rows, compressed, in the database of their run.
+
+A block has the rows of 4,096 numbers, as zlib of a JSON list of their columns. It has a checksum in the table
+`checksums`, as rows have. What reads the journal reads the blocks first, and sees no difference.
+"""
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import convert
+
+from offbeat.runs.checksums import has_table, read_table, seal
+from offbeat.runs.database import MOST_BYTES
+
+ROWS = 4096
+"""Numbers of journal rows in a block: a multiple of those that share a checksum in the journal."""
+TABLE = """CREATE TABLE IF NOT EXISTS journal_archive(
+    first INTEGER PRIMARY KEY, last INTEGER NOT NULL, rows BLOB NOT NULL
+)"""
+
+
+def read_journal(database: sqlite3.Connection, first: int) -> Iterator[tuple[Any, ...]]:
+    """Iterate over the rows of a journal, archived or not, as columns.
+
+    Args:
+        database: A connection without a transaction of its own.
+        first: Number of the first row that is needed; there can be earlier ones.
+
+    Raises:
+        ValueError: A block, or a row, is not as it was written.
+    """
+    database.execute("BEGIN")  # archived rows and others as of one moment
+    if has_table(database, "journal_archive"):
+        for begin, last, packed in read_table(database, "journal_archive", first // ROWS * ROWS):
+            yield from _unpack(begin, last, packed)
+    yield from read_table(database, "journal", first)
+
+
+def archive_rows(database: sqlite3.Connection, limit: int) -> int:
+    """Move whole blocks of the rows before a number into the archive, in the transaction at hand.
+
+    Args:
+        database: A connection in a transaction.
+        limit: Number of a row; it and those after it stay.
+
+    Returns:
+        The number of rows that were moved.
+    """
+    database.execute(TABLE)
+    (earliest,) = database.execute("SELECT coalesce(min(seq), 0) FROM journal").fetchone()
+    moved = 0
+    for first in range(earliest // ROWS * ROWS, limit // ROWS * ROWS, ROWS):
+        last = first + ROWS - 1
+        query = "SELECT * FROM journal WHERE seq BETWEEN ? AND ? ORDER BY seq"
+        rows = database.execute(query, (first, last)).fetchall()
+        if not rows:
+            continue
+        packed = zlib.compress(json.dumps(rows, separators=(",", ":")).encode(), 9)
+        database.execute("INSERT INTO journal_archive VALUES (?, ?, ?)", (first, last, packed))
+        database.execute("DELETE FROM journal WHERE seq BETWEEN ? AND ?", (first, last))
+        seal(database, "journal_archive", [first])
+        seal(database, "journal", [row[0] for row in rows])
+        moved += len(rows)
+    return moved
+
+
+def _unpack(first: int, last: int, packed: bytes) -> list[tuple[Any, ...]]:
+    """The rows of a block. Raises `ValueError` for one that is none, or is larger than a value may be."""
+    unpacking = zlib.decompressobj()
+    try:
+        text = unpacking.decompress(packed, MOST_BYTES)
+    except (zlib.error, TypeError) as error:
+        raise ValueError(f"block {first} of its table journal_archive is damaged ({error})") from None
+    if not unpacking.eof:
+        raise ValueError(f"block {first} of its table journal_archive is cut off, or too large")
+    rows = convert(json.loads(text), list[tuple[Any, ...]])
+    if any(not row or type(row[0]) is not int or not first <= row[0] <= last for row in rows):
+        raise ValueError(f"block {first} of its table journal_archive has rows of another block")
+    return rows
