@@ -18,7 +18,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, present_row
 from offbeat.runs import checksums
 from offbeat.runs.client_states import ClientStates
-from offbeat.runs.schema import FORMAT, SCHEMA, ClientMetric, Metric
+from offbeat.runs.schema import ARCHIVED, FORMAT, SCHEMA, ClientMetric, Metric
 from offbeat.runs.store import RunStore
 from offbeat.sim.backend import ReplayBackend
 from offbeat.sim.replay import replay
@@ -260,7 +260,7 @@ def test_a_corrupted_journal_is_refused_when_it_is_read(tmp_path: Path) -> None:
         list(ob.read_run(tmp_path).rows())
 
 
-@pytest.mark.parametrize("format_number", [0, FORMAT + 1, None, "1"])
+@pytest.mark.parametrize("format_number", [0, ARCHIVED + 1, None, "1"])
 def test_other_formats_are_refused(format_number: Any, tmp_path: Path) -> None:
     finished(tmp_path)
     corrupt(tmp_path, f"UPDATE meta SET value = '{json.dumps(format_number)}' WHERE key = 'format'")
