@@ -18,7 +18,7 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.data import Dataset, federate
 from offbeat.local.batches import batch_table, batches
 from offbeat.local.fast.batched import BatchedTrainer, cross_entropy
-from offbeat.local.fast.batched_module import BatchedModule, padded_samples
+from offbeat.local.fast.batched_module import BatchedModule, _PerClient, padded_samples
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.models import MLP, LogisticRegression, WirelessCNN
 from tests.sampling import mostly_thorough, thorough
@@ -179,6 +179,74 @@ def test_it_is_the_learners_training_up_to_rounding(
         assert (got.lr, got.integers.tolist(), got.state) == (expected.lr, [], {})
 
 
+def grouped() -> nn.Module:
+    """Statistics of each sample by itself."""
+    layers = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)]
+    return nn.Sequential(*layers)
+
+
+def dropping() -> nn.Module:
+    """Dropout of the data, of numbers and of channels."""
+    layers = [nn.Dropout(0.1), nn.Conv2d(1, 4, 3), nn.Dropout2d(0.3), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(16, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, 3))
+
+
+IMAGES = (1, 4, 4)
+FURTHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], dict[str, Any]]] = {
+    "group norm": (grouped, IMAGES, {}),
+    "dropout": (dropping, IMAGES, {}),
+    "clipped": (odd, (6,), {"clip_norm": 0.3, "momentum": 0.9, "weight_decay": 0.05}),
+    "adam": (odd, (6,), {"optimizer": "adam", "lr": 0.02, "weight_decay": 0.05}),
+    "adamw": (rectified, (6,), {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.05}),
+    "options": (few, (6,), {"optimizer": "adamw", "lr": 0.02, "optimizer_options": {"betas": (0.8, 0.9)}}),
+    "together": (dropping, IMAGES, {"optimizer": "adamw", "lr": 0.02, "clip_norm": 0.5}),
+    "unused": (Twice, (6,), {"optimizer": "adam", "lr": 0.02, "clip_norm": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.5)])
+def test_so_it_is_with_more_than_sgd(name: str, objective: Objective) -> None:
+    module, shape, options = FURTHER[name]
+    one = learner(module, shape, **options)
+    base = one.initial(SEED)
+    for task, got in zip(tasks(), together(one, objective, tasks()), strict=True):
+        expected = one.train(base, task, objective)
+        torch.testing.assert_close(got.delta, expected.delta, rtol=2e-3, atol=2e-5)
+        assert got.metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-4)
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("name", ["dropout", "clipped", "together"])
+def test_so_a_result_does_not_depend_on_who_is_beside_it_either(name: str) -> None:
+    module, shape, options = FURTHER[name]
+    one = learner(module, shape, **options)
+    whole = together(one, Proximal(0.5), tasks())
+    for chosen in ([0], [5, 1], [4, 3, 2, 1, 0, 5]):
+        jobs = [tasks()[i] for i in chosen]
+        for index, got in zip(chosen, together(one, Proximal(0.5), jobs), strict=True):
+            assert torch.equal(got.delta, whole[index].delta)
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+@pytest.mark.parametrize("module", [rectified, grouped])
+def test_bfloat16_differs_by_its_rounding(
+    module: Callable[[], nn.Module], vectorized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is near the learner's bfloat16, which is not float32; also with layers taken as on a GPU."""
+    if vectorized:
+        monkeypatch.setattr(_PerClient, "one_by_one", _PerClient.vectorized)
+    shape = IMAGES if module is grouped else (6,)
+    exact = learner(module, shape, lr=0.02)
+    one = learner(module, shape, lr=0.02, precision="bfloat16")
+    base = one.initial(SEED)
+    for task, got in zip(tasks(), together(one, Plain(), tasks()), strict=True):
+        expected = one.train(base, task, Plain()).delta
+        apart, rounding = got.delta - expected, exact.train(base, task, Plain()).delta - expected
+        assert 0 < rounding.norm() <= 0.1 * expected.norm()
+        assert apart.norm() <= 0.03 * expected.norm()
+
+
 @pytest.mark.bits
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("momentum", [0.9, *thorough(0.0)])
@@ -272,6 +340,18 @@ class Drawing(nn.Module):
         return functional.dropout(self.layer(x), 0.5, self.training)
 
 
+class Holding(nn.Module):
+    """A parameter of its own beside dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.drop, self.layer = nn.Parameter(torch.ones(6)), nn.Dropout(0.1), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(self.drop(x * self.scale))
+        return out
+
+
 class Reaching(nn.Module):
     """Reads a layer's weights itself."""
 
@@ -292,16 +372,34 @@ def weighted(output: Tensor, target: Tensor) -> Tensor:
     ("made", "objective", "complaint"),
     [
         (lambda: learner(odd), Contrastive(mu=1.0), "objective Contrastive, only the plain"),
-        (lambda: learner(odd, optimizer="adam"), Plain(), "optimizer = 'adam', only 'sgd'"),
+        (lambda: learner(odd, optimizer="rmsprop"), Plain(), "optimizer = 'rmsprop', only 'sgd', 'adam' and"),
+        (
+            lambda: learner(odd, optimizer="adam", optimizer_options={"amsgrad": True}),
+            Plain(),
+            "with optimizer_options = 'amsgrad', only with betas and eps of adam",
+        ),
+        (
+            lambda: learner(odd, optimizer_options={"nesterov": True}),
+            Plain(),
+            "with optimizer_options = 'nesterov', only with none of sgd",
+        ),
+        (lambda: learner(odd, precision="float16"), Plain(), "with precision = 'float16', only in float32"),
+        (lambda: learner(odd, accumulate=2), Plain(), "with accumulate = 2, only with its default"),
         (
             lambda: learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))),
             Plain(),
             "a model with BatchNorm1d",
         ),
         (
-            lambda: learner(lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3))),
+            lambda: learner(lambda: nn.Sequential(nn.AlphaDropout(0.1), nn.Linear(6, 3))),
             Plain(),
-            "a model with Dropout",
+            "a model with AlphaDropout, only nn.Dropout",
+        ),
+        (lambda: learner(Holding), Plain(), "a model with Dropout inside of Holding"),
+        (
+            lambda: learner(odd, precision="bfloat16", optimizer="adam", momentum=0.0, loss=weighted),
+            Plain(),
+            "Sequential with this loss",
         ),
         (
             lambda: learner(lambda: nn.Linear(6, 3).half()),

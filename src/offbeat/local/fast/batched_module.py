@@ -28,6 +28,8 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
+from offbeat.local.fast.batched_dropout import DROPOUT, ClientDropout
+
 ALIGNED = 16  # float32 numbers in 64 bytes
 
 
@@ -134,10 +136,15 @@ class BatchedModule:
     """A module's twin for up to `clients` clients, of which the first `active` are at work.
 
     `slots` are those of the parameters that are trained, in the module's order; the others stay as they are.
+    `samples` is how many of each client's samples are of its batch, and `generators` are what its layers draw
+    from. With `autocast` autograd differentiates every layer, as it knows the types of all values.
     """
 
-    def __init__(self, module: nn.Module, clients: int) -> None:
+    def __init__(self, module: nn.Module, clients: int, *, autocast: bool = False) -> None:
         self.clients = self.active = clients
+        self.samples: Sequence[int] = ()
+        self.generators: Sequence[torch.Generator] = ()
+        self._autocast = autocast
         module = deepcopy(module)
         slots: SlotsByParameter = {p: ParameterSlots.like(p, clients) for p in module.parameters()}
         self._all_slots = list(slots.values())
@@ -157,8 +164,14 @@ class BatchedModule:
         output: Tensor = self._module(x)
         return output
 
-    def activate(self, clients: int) -> None:
-        """The first so many clients are at work from now on."""
+    @property
+    def draws(self) -> bool:
+        """Whether any layer draws at random."""
+        return any(isinstance(layer, ClientDropout) for layer in self._module.modules())
+
+    def activate(self, clients: int, samples: Sequence[int] = ()) -> None:
+        """The first so many clients are at work from now on, each with so many samples of its batch."""
+        self.samples = samples
         if clients != self.active:
             self.active = clients
             for slots in self._all_slots:
@@ -215,7 +228,9 @@ class BatchedModule:
     ) -> nn.Module:
         """The module with the layers that have parameters of their own replaced, and all below them."""
         if module not in made:
-            if type(module) is nn.Linear:
+            if isinstance(module, DROPOUT):
+                made[module] = ClientDropout(module, self)
+            elif type(module) is nn.Linear and not self._autocast:
                 made[module] = _Linear(module, self, slots)
             elif next(module.parameters(recurse=False), None) is not None:
                 made[module] = _PerClient(module, self, slots)
