@@ -1,15 +1,15 @@
 """A device that is none: its tensors compute on the CPU, and each wait for them is counted.
 
-PyTorch lets a backend be written in Python, under the device type "privateuseone", renamed to "pretended" here.
-A tensor of it wraps a CPU tensor. So a whole run can be made "on the device" with its real values, and be
+PyTorch lets a backend be written in Python, under the device type "privateuseone", named "pretended" here. A
+tensor of it wraps a CPU tensor. So a whole run can be made "on the device" with its real values, and be
 compared with the run on the CPU bit for bit. As on a GPU, operands of both devices do not mix.
 
 What is noted is what a CUDA GPU makes the program wait for: a value that is read (`item`, `bool`), a copy to
-the CPU, a blocking copy to the device, and operations the size of whose result follows from values (`nonzero`,
-an index by a mask).
+the CPU, a blocking copy to the device, and operations the size of whose result follows from values
+(`nonzero`, an index by a mask).
 """
 
-import traceback
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -86,6 +86,7 @@ class _Memory:
     def __init__(self) -> None:
         self._uses: Counter[int] = Counter()
         self.watching: Noted | None = None
+        self.mode: PretendedDevice | None = None
 
     def hold(self, tensor: "Pretended", raw: Tensor) -> None:
         """Count a tensor's storage until the tensor is gone."""
@@ -143,12 +144,15 @@ class PretendedDevice(TorchDispatchMode):
         super().__init__()
         register()
         self.noted = Noted()
+        self._depth, self._lifted = 0, False
 
     def __enter__(self) -> Self:
         """Begin to note."""
-        self._lifted = torch._C._only_lift_cpu_tensors()
-        torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor makes it here, and copies it
-        _MEMORY.watching = self.noted
+        if _MEMORY.mode is None:
+            self._lifted = torch._C._only_lift_cpu_tensors()
+            torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor makes it here, and copies it
+            _MEMORY.watching, _MEMORY.mode = self.noted, self
+        self._depth += 1
         super().__enter__()
         return self
 
@@ -160,8 +164,10 @@ class PretendedDevice(TorchDispatchMode):
     ) -> None:
         """End."""
         super().__exit__(kind, error, trace)
-        _MEMORY.watching = None
-        torch._C._set_only_lift_cpu_tensors(self._lifted)
+        self._depth -= 1
+        if not self._depth:
+            _MEMORY.watching = _MEMORY.mode = None
+            torch._C._set_only_lift_cpu_tensors(self._lifted)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Compute on the CPU, wherever the result shall be."""
@@ -192,6 +198,11 @@ def _compute(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func.overloadpacket.__name__
     target = kwargs.get("device")
     on_device = bool(there) if target is None else torch.device(target).type == DEVICE
+    if torch.is_inference_mode_enabled() and (mode := _MEMORY.mode) is not None:
+        with mode:  # operations made of others, such as `to`, come undivided in this mode
+            made = func.decompose(*args, **kwargs)
+        if made is not NotImplemented:
+            return made
     if not there and not on_device:
         return func(*args, **kwargs)
     noted = _MEMORY.watching
@@ -269,7 +280,10 @@ def _note(
 
 def _place() -> str:
     """File and line of the innermost code that is neither PyTorch's nor this file's."""
-    for frame in reversed(traceback.extract_stack()):
-        if "/torch/" not in frame.filename and frame.filename != __file__:
-            return f"{Path(frame.filename).name}:{frame.lineno}"
-    return "?"
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        name = frame.f_code.co_filename
+        if "/torch/" not in name and name != __file__:
+            break
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"

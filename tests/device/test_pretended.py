@@ -20,10 +20,11 @@ ROOT = CHECKS.parent.parent.parent
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
     reason="this PyTorch takes no backend in Python",
 )
-def test_on_the_pretended_device() -> None:
+@pytest.mark.parametrize("chosen", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)])
+def test_on_the_pretended_device(chosen: str) -> None:
     files = sorted(map(str, CHECKS.glob("check_*.py")))
     assert files
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", *files]
+    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "-m", chosen, *files]
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
