@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import offbeat as ob
 from offbeat.algorithms.moon import Contrastive
@@ -191,10 +192,25 @@ def dropping() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(16, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, 3))
 
 
+class Attending(nn.Module):
+    """Attention takes three tensors and options by name, and gives two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.numbers, self.classes = nn.Linear(2, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classes(self.layers(self.numbers(x)).mean(1))
+        return out
+
+
 IMAGES = (1, 4, 4)
 FURTHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], dict[str, Any]]] = {
     "group norm": (grouped, IMAGES, {}),
     "dropout": (dropping, IMAGES, {}),
+    "attention": (Attending, (5, 2), {"lr": 0.05}),
     "clipped": (odd, (6,), {"clip_norm": 0.3, "momentum": 0.9, "weight_decay": 0.05}),
     "adam": (odd, (6,), {"optimizer": "adam", "lr": 0.02, "weight_decay": 0.05}),
     "adamw": (rectified, (6,), {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.05}),
@@ -434,6 +450,17 @@ def test_on_a_gpu_layers_take_all_clients_at_once() -> None:
     values = {"weight": torch.randn(4, 10, 1, 5, 5), "bias": torch.randn(4, 10)}
     x = torch.randn(4, 16, 1, 28, 28)
     torch.testing.assert_close(layer.vectorized(values, x), layer.one_by_one(values, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.5)])
+def test_on_a_gpu_so_it_is_with_attention(objective: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_PerClient, "one_by_one", _PerClient.vectorized)
+    one = learner(Attending, (5, 2), lr=0.05)
+    base = one.initial(SEED)
+    with sdpa_kernel(SDPBackend.MATH):  # a GPU's own kernels go through vmap, the CPU's does not
+        found = together(one, objective, tasks())
+    for task, got in zip(tasks(), found, strict=True):
+        torch.testing.assert_close(got.delta, one.train(base, task, objective).delta, rtol=2e-3, atol=2e-5)
 
 
 def test_nothing_is_left_on_the_cpu() -> None:
