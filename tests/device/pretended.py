@@ -9,6 +9,7 @@ the CPU, a blocking copy to the device, and operations the size of whose result 
 (`nonzero`, an index by a mask).
 """
 
+import gc
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -176,6 +177,7 @@ class PretendedDevice(TorchDispatchMode):
     @contextmanager
     def phase(self) -> Iterator[Noted]:
         """What happens within the block, by itself; its peak is above what was there before."""
+        gc.collect()  # what is freed within the block is what was made there
         before, self.noted = self.noted, Noted()
         _MEMORY.watching = self.noted
         try:

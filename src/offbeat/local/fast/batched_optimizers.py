@@ -179,15 +179,16 @@ class _Adam:
         first, second = (mean[: len(values)] for mean in self._means[slots])
         first.lerp_(gradient, 1 - beta1)
         second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        spread = second.sqrt().div_((1 - beta2**n) ** 0.5).add_(self._eps)
-        values.sub_(first.div(spread).mul_(rate / (1 - beta1**n)))
+        spread = torch.sqrt(second, out=gradient).div_((1 - beta2**n) ** 0.5).add_(self._eps)
+        values.sub_(torch.div(first, spread, out=spread).mul_(rate / (1 - beta1**n)))
 
 
 def _squares(gradient: Tensor) -> Tensor:
     """‖g_i‖² of each client, [clients]; on a CPU one by one, with bits that do not depend on the others."""
     if gradient.device.type == "cpu":
         return torch.stack([own.square().sum() for own in gradient])
-    return gradient.flatten(1).square().sum(1)
+    norms: Tensor = torch.linalg.vector_norm(gradient.flatten(1), dim=1)
+    return norms.square_()
 
 
 def per_client(numbers: Tensor, values: Tensor) -> Tensor:
