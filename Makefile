@@ -3,7 +3,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check lines prose test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
+# make test-gpu: the tests that need a CUDA GPU.
+.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray check-wheel lint docs timelines env clean
 
 env: .venv/installed
 
@@ -67,6 +68,11 @@ test-bits: env
 	@printf '%s\n' $(INSTRUCTIONS) | FILES=$$($(BITS)) xargs -P 2 -I SETTING sh -c 'dir=$$(mktemp -d); \
 		out=$$(SETTING $(BIN)/pytest -n 0 --basetemp "$$dir/tests" -m "bits and not thorough" $$FILES 2>&1); \
 		code=$$?; rm -rf "$$dir"; printf "%s\n%s\n" "SETTING" "$$out"; exit $$code'
+
+# What needs a CUDA GPU. Without one, a sentence.
+test-gpu: env
+	@$(BIN)/python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "there is no CUDA GPU on this machine: run make test-gpu where there is one")'
+	$(BIN)/pytest -n 0 -m cuda tests/local tests/sim tests/device
 
 # Ray is large: it has an environment of its own.
 .venv-ray/installed: pyproject.toml

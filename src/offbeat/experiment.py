@@ -158,13 +158,15 @@ class PreparedRun:
         """Options of the guard; None means that there is none, as where nothing is trained."""
         return None if type(self.learner) is NoTraining else self.experiment.guard
 
-    def global_model(self, release: Release) -> GlobalModel:
+    def global_model(self, release: Release, device: str = "cpu") -> GlobalModel:
         """The global model of the run before its first event, with its guard.
 
         Args:
             release: How versions follow from updates.
+            device: Where its versions are, and all that is made of them.
         """
-        model = GlobalModel(self.algorithm, self.initial, train_root=self.train_root, release=release)
+        first = self.initial.to(device)
+        model = GlobalModel(self.algorithm, first, train_root=self.train_root, release=release)
         if self.guard is not None:
             model.set_guard(self.guard, self.clients)
         return model

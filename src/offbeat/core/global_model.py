@@ -67,7 +67,9 @@ class GlobalModel:
         self.memory: Tensors = {}
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
         self.guard: Guarding | None = None
-        self.domains: Domains = BufferDomains(model.layout, rounded=algorithm.codec is not None)
+        self.domains: Domains = BufferDomains(
+            model.layout, rounded=algorithm.codec is not None, device=model.values.device
+        )
         self.condemned: list[TaskId] = []
         self.skipped: list[Skipped] = []
         self.good: tuple[Version, Model] | None = None
@@ -178,7 +180,6 @@ class GlobalModel:
             lost = (
                 "its updates were trained from withdrawn versions, turned out to be absurd, or were damaged "
                 "on the server's disk"
-                "the server's disk"
             )
             self._skip(command, lost)
             return

@@ -49,6 +49,7 @@ from offbeat.core.events import ClientId, TaskId, Version
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.reads import read_numbers
 from offbeat.core.validation import checked_dataclass
 
 GUARD_RULE = 3
@@ -216,7 +217,9 @@ class UpdateGuard:
         Returns:
             Why the update is refused; None means that it is not.
         """
-        norms = {part: float(own.norm()) / sqrt(steps) for part, own in parts_of(result, model.layout)}
+        parts = dict(parts_of(result, model.layout))
+        read = read_numbers([own.norm() for own in parts.values()])
+        norms = {part: norm / sqrt(steps) for part, norm in zip(parts, read, strict=True)}
         absurd = {part: why for part, n in norms.items() if n and (why := self._absurd(part, n)) is not None}
         for part in [part for part in absurd if isfinite(norms[part])]:
             if self._of(part).refuse(client, version, norms[part]):
@@ -329,7 +332,9 @@ PARTS = ("parameters", "buffers", "shared vector")
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all values of tensors are finite; they are if their sum is, which may overflow otherwise."""
-    return all(isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in tensors)
+    wanted = list(tensors)
+    sums = read_numbers([t.sum() for t in wanted])
+    return all(isfinite(n) or bool(t.isfinite().all()) for n, t in zip(sums, wanted, strict=True))
 
 
 def _reach(model: Model, updates: Sequence[Update]) -> float:
@@ -338,8 +343,9 @@ def _reach(model: Model, updates: Sequence[Update]) -> float:
     The way of an update leads from the current version to where its task ended.
     """
     d = model.layout.parameters
-    ways = sum(float(u.delta[:d].norm() + (u.base.values[:d] - model.values[:d]).norm()) for u in updates)
-    return max(OF_MODEL * float(model.values[:d].norm()), ways)
+    ways = [u.delta[:d].norm() + (u.base.values[:d] - model.values[:d]).norm() for u in updates]
+    own, *read = read_numbers([model.values[:d].norm(), *ways])
+    return max(OF_MODEL * own, sum(read))
 
 
 def parts_of(result: LocalResult, layout: Layout) -> Iterator[tuple[str, Tensor]]:

@@ -64,8 +64,8 @@ class LocalResult(Struct, frozen=True, gc=False):
     Aggregators hold these tensors in buffers and windows, so a learner must not write to them afterwards.
 
     Attributes:
-        delta: Δ = w_i − w_o over the flat values, float32 [values], on the CPU.
-        integers: Integer buffers, int64 [integers], on the CPU.
+        delta: Δ = w_i − w_o over the flat values, float32 [values], on the device of the base.
+        integers: Integer buffers, int64 [integers], on the device of the base.
         metrics: The client's metrics, such as "loss".
         lr: Learning rate of the training.
         shared: Change for the vector that travels with the model, float32 [shared]. None means no change.

@@ -36,7 +36,8 @@ class Model(msgspec.Struct, frozen=True):
 
     Attributes:
         layout: Names, shapes and dtypes of its tensors.
-        values: Parameters and floating buffers, float32 [values], on the CPU.
+        values: Parameters and floating buffers, float32 [values]: on the CPU, or
+            on the device where a simulation trains.
         integers: Integer buffers, int64 [integers].
         shared: Vector that travels with the model, float32 [shared].
     """
@@ -83,7 +84,15 @@ class Model(msgspec.Struct, frozen=True):
         size = vectors * self.layout.parameters
         if size == self.layout.shared:
             return self
-        return Model(replace(self.layout, shared=size), self.values, self.integers, torch.zeros(size))
+        return Model(
+            replace(self.layout, shared=size), self.values, self.integers, self.values.new_zeros(size)
+        )
+
+    def to(self, device: str | torch.device) -> "Model":
+        """This model with its vectors on a device; itself, where they are there."""
+        if self.values.device == torch.device(device):
+            return self
+        return Model(self.layout, self.values.to(device), self.integers.to(device), self.shared.to(device))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The tensors by name, with their shapes and dtypes, as `nn.Module.load_state_dict` takes them.
@@ -95,7 +104,7 @@ class Model(msgspec.Struct, frozen=True):
 
     def arrays(self) -> "Arrays":
         """The tensors by first names as NumPy arrays, copied; bfloat16, which NumPy has not, as float32."""
-        return to_arrays(self._tensors())
+        return to_arrays(self.to("cpu")._tensors())
 
     def _tensors(self) -> Tensors:
         return {
@@ -105,7 +114,7 @@ class Model(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """SHA-256 of the values and the integers, in hexadecimal digits."""
-        return sha256(self.values.numpy().tobytes() + self.integers.numpy().tobytes()).hexdigest()
+        return sha256(self.values.cpu().numpy().tobytes() + self.integers.cpu().numpy().tobytes()).hexdigest()
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Write this model into a module, whose other tensors stay, and return it.

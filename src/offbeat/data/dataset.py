@@ -123,6 +123,11 @@ class Dataset:
             x = self.x.index_select(0, rows)
         return x if self.y is None else (x, self.y.index_select(0, rows))
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tensors."""
+        return sum(part.nbytes for _, part in self._parts())
+
     def to(self, device: str) -> "Dataset":
         """The dataset with its tensors on a device; the same object if they are there already."""
         if all(part.device == torch.device(device) for _, part in self._parts()):
@@ -385,7 +390,9 @@ def to_device(batch: Batch, device: str) -> Batch:
     """A batch with its tensors on a device: tensors, tuples, lists, mappings, and objects with `to`."""
     match batch:
         case Tensor():
-            return batch.to(device, non_blocking=True)
+            # From pinned memory the copy to a GPU goes on while the program does.
+            pinned = device.startswith("cuda") and batch.device.type == "cpu"
+            return (batch.pin_memory() if pinned else batch).to(device, non_blocking=True)
         case Mapping():
             return {name: to_device(part, device) for name, part in batch.items()}
         case tuple() | list():

@@ -1,6 +1,6 @@
 """The device that a learner trains on, and the tensors there."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ def check_device(device: str) -> None:
         raise UsageError(f"device = {device!r} is not on this machine: choose cpu")
 
 
+RESIDENT = 4 << 30
+"""Bytes of a test set that stays on a GPU, beside the train set; of a larger one each batch is copied."""
+
+
 @dataclass
 class DeviceState:
     """A learner's module and train set on its device, and the streams of its last run.
@@ -36,12 +40,28 @@ class DeviceState:
     seed: int | None
     flow: GradientFlow | None = None
     _streams: tuple[int, StreamCursor] | None = None
+    _resident: list[tuple[Dataset, Dataset]] = field(default_factory=list)
 
     def gather(self, indices: Tensor) -> Batch:
         """Select samples of the train set, in the memory layout in which the module is fastest."""
         if isinstance(self.train, Dataset):
             return self.bench.laid_out(self.train.gather(indices.to(self.device, non_blocking=True)))
         return self.bench.laid_out(to_device(self.train.gather(indices), self.device))
+
+    def keep(self, here: Samples, there: Samples) -> None:
+        """Know that what is `here` on the CPU is on the device too."""
+        if here is not there and isinstance(here, Dataset) and isinstance(there, Dataset):
+            self._resident.append((here, there))
+
+    def resident(self, samples: Samples) -> Dataset | None:
+        """A dataset as it stays on the device; None on a CPU, for what is no dataset, and for a large one."""
+        if not isinstance(samples, Dataset) or self.device == "cpu":
+            return None
+        found = next((there for here, there in self._resident if here is samples), None)
+        if found is None and samples.nbytes <= RESIDENT:
+            found = samples.to(self.device)
+            self.keep(samples, found)
+        return found
 
     def streams(self, seed: int) -> StreamCursor:
         """Streams of a run of this seed."""

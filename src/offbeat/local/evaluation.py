@@ -1,6 +1,7 @@
 """Evaluation of a module over batches: the mean loss, and metrics that are reduced over all of them."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,24 +11,34 @@ from offbeat.core.events import Metrics
 from offbeat.data.dataset import Batch, is_finite
 from offbeat.local.criterion import Criterion, Scored
 from offbeat.local.errors import unfit_batch, unlabelled
+from offbeat.local.host_copies import to_host
 from offbeat.metrics import StreamingMetric, compute_metrics, default_metrics, make_metrics, update_metrics
 from offbeat.metrics.registry import Wanted
+
+HELD = 64 << 20
+"""Bytes of scores and targets that wait on a device until they are copied together."""
+
+Read = Callable[[], Batch]
+"""Reads a batch, on the module's device; again after the evaluation, where a message is about it."""
 
 
 def evaluate(
     module: nn.Module,
     criterion: Criterion,
     wanted: Wanted | None,
-    batches: Iterable[tuple[int, Batch]],
+    batches: Iterable[tuple[int, Read]],
     whose: str,
 ) -> Metrics:
     """Evaluate a module, which is in evaluation mode.
+
+    On a device nothing waits for a batch: what they gave is copied at the end, together. Only scores of more
+    than 64 MiB are copied in between, or counted where they are.
 
     Args:
         module: The module.
         criterion: Loss and scores of a batch.
         wanted: The metrics. None means those of the kind of task.
-        batches: Batches on the module's device, each with its number of samples.
+        batches: Reads batches, each with its number of samples.
         whose: Whose batches they are, for messages.
 
     Returns:
@@ -38,19 +49,92 @@ def evaluate(
             no number.
     """
     reduced = Reduced(wanted, criterion.probabilities)
-    for samples, batch in batches:
-        scored = _score(module, criterion, batch, whose)
-        for name, value in scored.means.items():
-            number = _number(name, value)
-            if number != number and not is_finite(batch):
-                raise unfit_batch(whose, module, "evaluated", batch, f"{name} is NaN, as values in it are")
-            if number != number and name == "loss" and criterion.ignores_all(batch):
-                raise unfit_batch(whose, module, "evaluated", batch, unlabelled("the batch"))
-            reduced.mean(name, number, samples)
-        if scored.scores is not None and scored.target is not None:
-            reduced.update(scored.scores, scored.target)
-        reduced.total += samples
+    held, nbytes = list[_Held](), 0
+
+    def settle() -> None:
+        for own in _read(held):
+            _reduce(reduced, module, criterion, own, whose)
+        held.clear()
+
+    for samples, read in batches:
+        batch = read()
+        own = _Held(samples, read, _score(module, criterion, batch, whose))
+        del batch
+        held.append(own)
+        nbytes += own.nbytes
+        if own.here or nbytes >= HELD:
+            settle()
+            nbytes = 0
+    settle()
     return reduced.compute()
+
+
+@dataclass
+class _Held:
+    """What a batch gave: `scored`, of so many `samples` that can be `read` again."""
+
+    samples: int
+    read: Read
+    scored: Scored
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Means, scores and targets, as far as they are tensors."""
+        scored = self.scored
+        return [t for t in (*scored.means.values(), scored.scores, scored.target) if isinstance(t, Tensor)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    @property
+    def here(self) -> bool:
+        """Whether all of it is on the CPU, where nothing waits."""
+        return all(tensor.device.type == "cpu" for tensor in self.tensors)
+
+
+def _read(held: list[_Held]) -> list[_Held]:
+    """What batches gave, on the CPU; but large scores and their targets are counted where they are."""
+    if all(own.here for own in held):
+        return held
+    large = {id(own) for own in held if own.nbytes >= HELD}
+    copied = iter(to_host([t for own in held for t in _copied(own, large=id(own) in large)]))
+
+    def here(value: Any) -> Any:
+        return next(copied) if isinstance(value, Tensor) else value
+
+    found = []
+    for own in held:
+        scored = own.scored
+        means = {name: here(value) for name, value in scored.means.items()}
+        scores, target = scored.scores, scored.target
+        if id(own) not in large:
+            scores, target = here(scores), here(target)
+        found.append(_Held(own.samples, own.read, Scored(means, scores, target)))
+    return found
+
+
+def _copied(own: _Held, *, large: bool) -> list[Tensor]:
+    means = [value for value in own.scored.means.values() if isinstance(value, Tensor)]
+    return means if large else own.tensors
+
+
+def _reduce(reduced: "Reduced", module: nn.Module, criterion: Criterion, own: _Held, whose: str) -> None:
+    """Take what a batch gave."""
+    scored = own.scored
+    for name, value in scored.means.items():
+        number = _number(name, value)
+        if number != number:
+            batch = own.read()
+            if not is_finite(batch):
+                raise unfit_batch(whose, module, "evaluated", batch, f"{name} is NaN, as values in it are")
+            if name == "loss" and criterion.ignores_all(batch):
+                raise unfit_batch(whose, module, "evaluated", batch, unlabelled("the batch"))
+        reduced.mean(name, number, own.samples)
+    if scored.scores is not None and scored.target is not None:
+        reduced.update(scored.scores, scored.target)
+    reduced.total += own.samples
 
 
 class Reduced:

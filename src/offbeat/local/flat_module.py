@@ -73,7 +73,6 @@ class FlatModule:
         self.device = device
         self.floats = _cutter(floats)
         self._cut_integers = _cutter(self.layout.section("integer"))
-        self._no_integers = torch.zeros(0, dtype=torch.int64)
         self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # reused by `delta`
         self._flat_views = self.floats(self._flat)
         self.module.train()
@@ -103,7 +102,7 @@ class FlatModule:
             for buffer, made in self._scratch:
                 buffer.copy_(made)
             if self.integers:
-                found = self._cut_integers(model.integers.to(self.device))
+                found = self._cut_integers(model.integers.to(self.device, non_blocking=True))
                 for tensor, view in zip(self.integers, found, strict=True):
                     tensor.copy_(view)
         return views[: len(self.parameters)]
@@ -148,18 +147,20 @@ class FlatModule:
         return [*self._floats, *self.integers, *(buffer for buffer, _ in self._scratch)]
 
     def delta(self, base: Model) -> tuple[Tensor, Tensor]:
-        """The module's float tensors minus the base's, flat, and its integer buffers, flat; on the CPU."""
+        """The module's float tensors minus the base's, flat, and its integer buffers; where the base is."""
         with torch.no_grad():
             torch._foreach_copy_(self._flat_views, self._floats)
-            integers = self._no_integers
+            integers, there = base.integers, base.values.device
             if self.integers:
-                integers = torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers]).cpu()
-            return torch.sub(self._flat.cpu(), base.values, out=POOL.like(base.values)), integers
+                integers = torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers]).to(there)
+            return torch.sub(self._flat.to(there), base.values, out=POOL.like(base.values)), integers
 
     def to_cpu(self, state: Tensors) -> Tensors:
         """Move a client's new state to the CPU; copies the module's tensors, which are written to again."""
         if not state:
             return {}
+        if self.device != "cpu":
+            return {name: tensor.detach().to("cpu") for name, tensor in state.items()}
         own = {tensor.untyped_storage().data_ptr() for tensor in self.tensors()}
         return {
             name: tensor.detach().to("cpu", copy=tensor.untyped_storage().data_ptr() in own)

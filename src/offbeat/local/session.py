@@ -43,6 +43,7 @@ class Session:
         losses: Numbers of this session's steps, and the losses of their parts.
         examples: Makes the steps' gradients, with privacy of examples. None means the plain ones.
         flow: Watches whether gradients reach the parameters, in the first task.
+        summed: `total` as a number, once the steps are done.
     """
 
     bench: FlatModule
@@ -62,6 +63,7 @@ class Session:
     losses: list[tuple[int, Tensor]] = field(default_factory=list)
     examples: ExampleGradients | None = None
     flow: GradientFlow | None = None
+    summed: float = 0.0
 
 
 def checkpoint(session: Session) -> Tensors:

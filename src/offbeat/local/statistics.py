@@ -49,7 +49,7 @@ def estimate(bench: FlatModule, model: Model, batches: Iterable[Any]) -> Model:
     values, integers = model.values.clone(), model.integers
     values[model.layout.parameters :] = flat(bench.buffers)
     if bench.integers:
-        integers = flat([tensor.to(torch.int64) for tensor in bench.integers]).to("cpu")
+        integers = flat([tensor.to(torch.int64) for tensor in bench.integers]).to(values.device)
     return Model(model.layout, values, integers, model.shared)
 
 

@@ -65,6 +65,11 @@ Secret = Callable[[LocalTask], bytes]
 """secret(task): the 32 bytes from which batches and noise of a task with privacy of examples follow."""
 
 
+def _targets(samples: Samples, rows: Tensor) -> Tensor | None:
+    """The targets of some samples of a dataset, as far as it has any."""
+    return None if not isinstance(samples, Dataset) or samples.y is None else samples.y[rows]
+
+
 def _simulated_secret(task: LocalTask) -> bytes:
     """A simulated client's: a run repeats itself, and is not private."""
     return stream(task.seed, Purpose.EXAMPLES, task.client, task.task).bytes(32)
@@ -377,7 +382,7 @@ class TorchLearner:
                 anchor,
                 bench.buffers,
                 state={
-                    name: tensor.to(training.device)
+                    name: tensor.to(training.device, non_blocking=True)
                     for name, tensor in inputs.state.items()
                     if not name.startswith(PERSONAL)
                 },
@@ -412,7 +417,8 @@ class TorchLearner:
     ) -> None:
         """Do the steps of numbered batches. Raises for losses that are not finite, as `not_finite` says."""
         take_steps(session, batches, watch)
-        if not isfinite(session.total):
+        session.summed = float(session.total)  # on a device, the one wait of the task
+        if not isfinite(session.summed):
             first = next((n for n, loss in session.losses if not isfinite(loss)), session.losses[-1][0])
             raise self.not_finite(session.task, first, session.base)
 
@@ -435,10 +441,11 @@ class TorchLearner:
             moved = bool(delta.any()) or bool(session.bench.personal)
             session.flow.end(whose, run.lr, moved=moved)
             self.prepare().flow = None
-        metrics = {"loss": float(session.total) / run.steps, **own}
+        metrics = {"loss": session.summed / run.steps, **own}
         personal = {PERSONAL + name: tensor for name, tensor in session.bench.personal.items()}
         state = session.bench.to_cpu({**run.state, **personal})
-        shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
+        there = session.base.values.device
+        shared = run.shared_delta.to(there) if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
 
     def _batches(self, task: LocalTask) -> Iterator[Parts]:
@@ -529,17 +536,21 @@ class TorchLearner:
         return len(rows), self._evaluate(self.data.train, rows, f"client {client}", whose)
 
     def _evaluate(self, samples: Samples, rows: Tensor, whose: str, name: Callable[[int], str]) -> Metrics:
-        bench, training = self.prepare().bench, self.training
+        ready, training = self.prepare(), self.training
+        bench, there = ready.bench, ready.resident(samples)
         bench.module.eval()
         parts = torch.split(rows, training.evaluation_batch_size)
 
         def batch(part: Tensor) -> Batch:
             with reading(whose, name):
-                read = samples.gather(part)
+                # The targets of what stays on the device are checked on the CPU, which waits for nothing.
+                read = samples.gather(part) if there is None else (part, _targets(samples, part))
                 self.criterion.check_batch(read, lambda n: name(int(part[n])))
-            return bench.laid_out(to_device(read, training.device))
+            if there is None:
+                return bench.laid_out(to_device(read, training.device))
+            return bench.laid_out(there.gather(part.to(training.device, non_blocking=True)))
 
-        found = ((len(part), batch(part)) for part in parts)
+        found = ((len(part), partial(batch, part)) for part in parts)
         with torch.inference_mode(), training.autocast():
             return evaluate(bench.module, self.criterion, self.metrics, found, whose)
 
@@ -592,6 +603,7 @@ class TorchLearner:
             there = train.to(device) if isinstance(train, Dataset) else train
             flow = GradientFlow(bench.module, bench.trained, self.criterion.loss)
             self._ready = DeviceState(bench, there, device, None if fixed else self._seed, flow)
+            self._ready.keep(train, there)
         return self._ready
 
     def _trainable(self, module: nn.Module) -> nn.Module:

@@ -24,6 +24,8 @@ from offbeat.runs.permissions import file_mode, make_file, private_directory
 
 CHECKSUM = "xxh3_64"
 """Key of the checksum in a file's metadata."""
+ON_DEVICE = "on_device"
+"""Key of the names, as JSON, of the tensors of a checkpoint's state that were not on the CPU."""
 MISMATCH = "does not match its checksum"
 _LENGTH = 8  # bytes at the start of a safetensors file: the length of its header
 
@@ -39,7 +41,7 @@ def write_tensors(
     # The file gets its mode before anybody can read data from it.
     make_file(part)
     try:
-        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
         signed = _signed(contiguous, metadata or {})
         save_file(contiguous, part, signed)
     except SafetensorError as error:

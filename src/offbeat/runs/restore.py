@@ -1,7 +1,9 @@
 """The tensors of a checkpoint, restored around a server that is where it was at that moment."""
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -13,10 +15,10 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import Guard
 from offbeat.core.guard_rule_1 import UpdateGuardRule1
 from offbeat.core.layout import Layout
-from offbeat.core.model import Model
+from offbeat.core.model import Model, Tensors
 from offbeat.core.server import Server
 from offbeat.runs.damage import reading
-from offbeat.runs.files import read_tensors
+from offbeat.runs.files import ON_DEVICE, read_file, read_tensors
 from offbeat.runs.record import Checkpoint, RunRecord
 from offbeat.runs.store import update_file, version_file
 
@@ -41,11 +43,13 @@ def restore_model(
     Raises:
         DamageError: A file is missing or damaged.
     """
-    layout = tensors.model.layout
+    layout, device = tensors.model.layout, tensors.model.values.device
     file = directory / checkpoint.state
     with reading(file):
-        state = read_tensors(file)
-        tensors.model = _model(layout, state)
+        state, metadata = read_file(file)
+        tensors.model = _model(layout, state).to(device)
+        if device.type != "cpu":
+            state = _moved(state, metadata.get(ON_DEVICE), device, layout)
     tensors.version = server.version
     tensors.memory.update(_under(state, "aggregator."))
     for i, memory in enumerate(tensors.step_memories):
@@ -57,7 +61,7 @@ def restore_model(
 
     def base(version: int) -> Model:
         if version not in versions:
-            versions[version] = read_version(layout, directory, version)
+            versions[version] = read_version(layout, directory, version).to(device)
         return versions[version]
 
     tensors.good = None if checkpoint.good is None else (checkpoint.good, base(checkpoint.good))
@@ -68,6 +72,7 @@ def restore_model(
         try:
             with reading(path):
                 saved = read_tensors(path)
+                saved = {name: tensor.to(device) for name, tensor in saved.items()}
                 delta, integers = saved["delta"], saved["integers"]
         except DamageError as error:
             if on_damage is None:
@@ -104,6 +109,18 @@ def read_version(layout: Layout, directory: Path, version: Version) -> Model:
     path = directory / version_file(version)
     with reading(path):
         return _model(layout, read_tensors(path))
+
+
+def _moved(state: Mapping[str, Tensor], recorded: str | None, device: Any, layout: Layout) -> Tensors:
+    """The state with those tensors on the device that were on one; of a run on a CPU, the long vectors."""
+    if recorded is not None:
+        there = set(json.loads(recorded))
+    else:
+        long = (layout.values, layout.parameters)
+        there = {
+            name for name, t in state.items() if t.is_floating_point() and t.shape in [(n,) for n in long]
+        }
+    return {name: tensor.to(device) if name in there else tensor for name, tensor in state.items()}
 
 
 def _model(layout: Layout, saved: Mapping[str, Tensor]) -> Model:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from filelock import BaseFileLock
 from msgspec.structs import astuple
+from torch import Tensor
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Version
@@ -30,7 +31,7 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.columns import check_depth, check_meta
 from offbeat.runs.damage import damage, database_error
 from offbeat.runs.database import open_database
-from offbeat.runs.files import sync_directory, write_tensors
+from offbeat.runs.files import ON_DEVICE, sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import make_file
 from offbeat.runs.processor import processor_name
@@ -361,7 +362,7 @@ class RunStore:
         try:
             for name, content in files.items():
                 if not (self.directory / name).exists():
-                    write_tensors(self.directory / name, content)
+                    write_tensors(self.directory / name, content, _devices(content))
             sync_directory(self.directory)
         except OSError as error:
             raise RunError(f"cannot write a checkpoint to {self.directory}: {error}") from None
@@ -373,6 +374,12 @@ class RunStore:
             if path.suffix in (".safetensors", ".part") and path.name not in names | {MODEL, BEST}:
                 with suppress(OSError):
                     path.unlink()
+
+
+def _devices(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Metadata that names the tensors of a GPU; none where all are on the CPU."""
+    there = sorted(name for name, tensor in tensors.items() if tensor.device.type != "cpu")
+    return {ON_DEVICE: json.dumps(there)} if there else {}
 
 
 def _model_tensors(model: Model) -> Tensors:

@@ -49,7 +49,7 @@ class LiveBackend:
     def __init__(self, run: SimulatedRun, executor: Executor, clients: ClientStates) -> None:
         algorithm, experiment, prepared, self.clients = run.algorithm, run.experiment, run.prepared, clients
         release = simulated_release(prepared.release_plan, experiment.seed)
-        self.tensors, self.guard = prepared.global_model(release), prepared.guard
+        self.tensors, self.guard = prepared.global_model(release, run.device), prepared.guard
         self._run, self._executor, self._codec = run, executor, algorithm.codec
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
@@ -110,7 +110,7 @@ class LiveBackend:
         """Apply the codec to an update; its cost with integers and shared vector is the metric "bits"."""
         rng = stream(self._run.experiment.seed, Purpose.CODEC, task=task)
         try:
-            delta, charged = codec.apply(result.delta, bits, rng)
+            delta, charged = codec.apply(result.delta.cpu(), bits, rng)
         except UsageError:
             if bool(result.delta.isfinite().all()):
                 raise
@@ -120,7 +120,7 @@ class LiveBackend:
             ) from None
         layout = self.tensors.model.layout
         total = charged + 64 * layout.integers + 32 * layout.shared
-        return replace(result, delta=delta, metrics={**result.metrics, "bits": total})
+        return replace(result, delta=delta.to(result.delta.device), metrics={**result.metrics, "bits": total})
 
     @property
     def diverged(self) -> str | None:

@@ -53,7 +53,7 @@ def run_to_end(
         simulation.finish()
         if watch:
             watch(meter.progress())
-        return backend.completed()
+        return backend.completed().to("cpu")
     except BaseException as error:
         if store:
             store.abandon("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")

@@ -28,7 +28,7 @@ class ObservedRecorder:
         improved = self._best if self._best is not None and self._best.improves(metric) else None
         if improved is None and not self._callbacks:
             return
-        model = self._backend.completed()
+        model = self._backend.completed().to("cpu")
         if improved is not None:
             improved.keep(metric, model)
         self._callbacks.on_evaluation(metric, model)

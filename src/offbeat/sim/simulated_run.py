@@ -61,6 +61,18 @@ class SimulatedRun:
         """The learner."""
         return self.prepared.learner
 
+    @property
+    def device(self) -> str:
+        """Where versions, updates and sums are: on a GPU, if the learner trains there.
+
+        With privacy they are on the CPU, as sums are exact integers of NumPy; with mps too, for want of
+        float64.
+        """
+        learner = self.learner
+        if not isinstance(learner, TorchLearner) or self.prepared.release_plan is not None:
+            return "cpu"
+        return "cpu" if learner.training.device == "mps" else learner.training.device
+
     @cached_property
     def samples(self) -> Callable[[ClientId], int]:
         """samples(client): a client's number of training samples, as it reports it."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.vectors.chunked import CHUNK, for_each_chunk, map_chunks
+from offbeat.vectors.chunked import CHUNK, for_each_chunk, in_chunks, map_chunks
 from offbeat.vectors.pool import POOL
 
 # Adding −0.0 changes no number, neither 0.0 nor −0.0.
@@ -27,7 +27,7 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float], out: Tenso
     Returns:
         `out`, or a fresh tensor.
     """
-    if out is None and vectors[0].numel() > CHUNK:
+    if out is None and in_chunks(vectors[0]):
         return map_chunks(lambda part, *parts: weighted_sum(parts, weights, part), *vectors)
     total = scaled(vectors[0], weights[0], out)
     for i in range(1, len(vectors)):
@@ -43,7 +43,7 @@ def weighted_steps(
     A start that is `origin` itself adds nothing and costs nothing.
     """
     moved = [(start, c) for start, c in zip(starts, weights, strict=True) if start is not origin]
-    if origin.numel() <= CHUNK:
+    if not in_chunks(origin):
         return _steps(deltas, weights, moved, origin)
     n, late = len(deltas), [c for _, c in moved]
 
@@ -83,6 +83,9 @@ def head(vector: Tensor, count: int) -> Tensor:
 
 def chunks(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The vectors in chunks that fit in a cache, for sums that are carried from chunk to chunk."""
+    if not in_chunks(vectors[0]):
+        yield vectors
+        return
     for i in range(0, vectors[0].numel(), CHUNK):
         yield tuple(vector[i : i + CHUNK] for vector in vectors)
 

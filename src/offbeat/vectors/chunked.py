@@ -13,6 +13,11 @@ CHUNK = 2**16  # elements; those of several vectors fit in a cache
 LONG = 2**20  # elements; threads do not slow down longer vectors
 
 
+def in_chunks(vector: Tensor) -> bool:
+    """Whether a vector is taken in chunks: a long one on a CPU. On a GPU each costs a launch more."""
+    return vector.numel() > CHUNK and vector.device.type == "cpu"
+
+
 def map_chunks(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
     """The vector whose chunks `body(out, *chunks)` makes.
 
@@ -23,7 +28,7 @@ def map_chunks(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
     Returns:
         A new tensor.
     """
-    if vectors[0].numel() <= CHUNK:
+    if not in_chunks(vectors[0]):
         return body(None, *vectors)
     out = POOL.like(vectors[0])
     for_each_chunk(body, out, *vectors)
@@ -38,7 +43,7 @@ def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:
     are too; `body` must read nothing but its chunks, and write to nothing else.
     """
     size = vectors[0].numel()
-    if size <= CHUNK:
+    if not in_chunks(vectors[0]):
         body(*vectors)
         return
     starts = range(0, size, CHUNK)

@@ -24,7 +24,9 @@ def middle_of_sorted(vectors: Sequence[Tensor], drop: int) -> list[Tensor]:
         their sign, as 0.0 and −0.0 are equal.
     """
     rows, spare = list(vectors), torch.empty_like(vectors[0])
-    if any(bool(row.isnan().any()) for row in rows):  # a minimum with NaN is NaN, which would spread
+    if bool(
+        torch.stack([row.isnan().any() for row in rows]).any()
+    ):  # a minimum with NaN is NaN, which would spread
         ordered = torch.stack(rows).sort(dim=0).values
         return list(ordered[drop : len(rows) - drop])
     for low, high in _comparators(len(rows), drop):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import offbeat as ob
 from offbeat.algorithms.moon import Contrastive
@@ -18,7 +19,7 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.data import Dataset, federate
 from offbeat.local.batches import batch_table, batches
 from offbeat.local.fast.batched import BatchedTrainer, cross_entropy
-from offbeat.local.fast.batched_module import BatchedModule, padded_samples
+from offbeat.local.fast.batched_module import BatchedModule, _PerClient, padded_samples
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.models import MLP, LogisticRegression, WirelessCNN
 from tests.sampling import mostly_thorough, thorough
@@ -179,6 +180,89 @@ def test_it_is_the_learners_training_up_to_rounding(
         assert (got.lr, got.integers.tolist(), got.state) == (expected.lr, [], {})
 
 
+def grouped() -> nn.Module:
+    """Statistics of each sample by itself."""
+    layers = [nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)]
+    return nn.Sequential(*layers)
+
+
+def dropping() -> nn.Module:
+    """Dropout of the data, of numbers and of channels."""
+    layers = [nn.Dropout(0.1), nn.Conv2d(1, 4, 3), nn.Dropout2d(0.3), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(16, 8), nn.Dropout(0.5, inplace=True), nn.Linear(8, 3))
+
+
+class Attending(nn.Module):
+    """Attention takes three tensors and options by name, and gives two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.numbers, self.classes = nn.Linear(2, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.classes(self.layers(self.numbers(x)).mean(1))
+        return out
+
+
+IMAGES = (1, 4, 4)
+FURTHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], dict[str, Any]]] = {
+    "group norm": (grouped, IMAGES, {}),
+    "dropout": (dropping, IMAGES, {}),
+    "attention": (Attending, (5, 2), {"lr": 0.05}),
+    "clipped": (odd, (6,), {"clip_norm": 0.3, "momentum": 0.9, "weight_decay": 0.05}),
+    "adam": (odd, (6,), {"optimizer": "adam", "lr": 0.02, "weight_decay": 0.05}),
+    "adamw": (rectified, (6,), {"optimizer": "adamw", "lr": 0.02, "weight_decay": 0.05}),
+    "options": (few, (6,), {"optimizer": "adamw", "lr": 0.02, "optimizer_options": {"betas": (0.8, 0.9)}}),
+    "together": (dropping, IMAGES, {"optimizer": "adamw", "lr": 0.02, "clip_norm": 0.5}),
+    "unused": (Twice, (6,), {"optimizer": "adam", "lr": 0.02, "clip_norm": 0.5}),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.5)])
+def test_so_it_is_with_more_than_sgd(name: str, objective: Objective) -> None:
+    module, shape, options = FURTHER[name]
+    one = learner(module, shape, **options)
+    base = one.initial(SEED)
+    for task, got in zip(tasks(), together(one, objective, tasks()), strict=True):
+        expected = one.train(base, task, objective)
+        torch.testing.assert_close(got.delta, expected.delta, rtol=2e-3, atol=2e-5)
+        assert got.metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-4)
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("name", ["dropout", "clipped", "together"])
+def test_so_a_result_does_not_depend_on_who_is_beside_it_either(name: str) -> None:
+    module, shape, options = FURTHER[name]
+    one = learner(module, shape, **options)
+    whole = together(one, Proximal(0.5), tasks())
+    for chosen in ([0], [5, 1], [4, 3, 2, 1, 0, 5]):
+        jobs = [tasks()[i] for i in chosen]
+        for index, got in zip(chosen, together(one, Proximal(0.5), jobs), strict=True):
+            assert torch.equal(got.delta, whole[index].delta)
+
+
+@pytest.mark.parametrize("vectorized", [False, True])
+@pytest.mark.parametrize("module", [rectified, grouped])
+def test_bfloat16_differs_by_its_rounding(
+    module: Callable[[], nn.Module], vectorized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is near the learner's bfloat16, which is not float32; also with layers taken as on a GPU."""
+    if vectorized:
+        monkeypatch.setattr(_PerClient, "one_by_one", _PerClient.vectorized)
+    shape = IMAGES if module is grouped else (6,)
+    exact = learner(module, shape, lr=0.02)
+    one = learner(module, shape, lr=0.02, precision="bfloat16")
+    base = one.initial(SEED)
+    for task, got in zip(tasks(), together(one, Plain(), tasks()), strict=True):
+        expected = one.train(base, task, Plain()).delta
+        apart, rounding = got.delta - expected, exact.train(base, task, Plain()).delta - expected
+        assert 0 < rounding.norm() <= 0.1 * expected.norm()
+        assert apart.norm() <= 0.03 * expected.norm()
+
+
 @pytest.mark.bits
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("momentum", [0.9, *thorough(0.0)])
@@ -272,6 +356,18 @@ class Drawing(nn.Module):
         return functional.dropout(self.layer(x), 0.5, self.training)
 
 
+class Holding(nn.Module):
+    """A parameter of its own beside dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.drop, self.layer = nn.Parameter(torch.ones(6)), nn.Dropout(0.1), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(self.drop(x * self.scale))
+        return out
+
+
 class Reaching(nn.Module):
     """Reads a layer's weights itself."""
 
@@ -292,16 +388,34 @@ def weighted(output: Tensor, target: Tensor) -> Tensor:
     ("made", "objective", "complaint"),
     [
         (lambda: learner(odd), Contrastive(mu=1.0), "objective Contrastive, only the plain"),
-        (lambda: learner(odd, optimizer="adam"), Plain(), "optimizer = 'adam', only 'sgd'"),
+        (lambda: learner(odd, optimizer="rmsprop"), Plain(), "optimizer = 'rmsprop', only 'sgd', 'adam' and"),
+        (
+            lambda: learner(odd, optimizer="adam", optimizer_options={"amsgrad": True}),
+            Plain(),
+            "with optimizer_options = 'amsgrad', only with betas and eps of adam",
+        ),
+        (
+            lambda: learner(odd, optimizer_options={"nesterov": True}),
+            Plain(),
+            "with optimizer_options = 'nesterov', only with none of sgd",
+        ),
+        (lambda: learner(odd, precision="float16"), Plain(), "with precision = 'float16', only in float32"),
+        (lambda: learner(odd, accumulate=2), Plain(), "with accumulate = 2, only with its default"),
         (
             lambda: learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))),
             Plain(),
             "a model with BatchNorm1d",
         ),
         (
-            lambda: learner(lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3))),
+            lambda: learner(lambda: nn.Sequential(nn.AlphaDropout(0.1), nn.Linear(6, 3))),
             Plain(),
-            "a model with Dropout",
+            "a model with AlphaDropout, only nn.Dropout",
+        ),
+        (lambda: learner(Holding), Plain(), "a model with Dropout inside of Holding"),
+        (
+            lambda: learner(odd, precision="bfloat16", optimizer="adam", momentum=0.0, loss=weighted),
+            Plain(),
+            "Sequential with this loss",
         ),
         (
             lambda: learner(lambda: nn.Linear(6, 3).half()),
@@ -336,6 +450,17 @@ def test_on_a_gpu_layers_take_all_clients_at_once() -> None:
     values = {"weight": torch.randn(4, 10, 1, 5, 5), "bias": torch.randn(4, 10)}
     x = torch.randn(4, 16, 1, 28, 28)
     torch.testing.assert_close(layer.vectorized(values, x), layer.one_by_one(values, x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.5)])
+def test_on_a_gpu_so_it_is_with_attention(objective: Objective, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_PerClient, "one_by_one", _PerClient.vectorized)
+    one = learner(Attending, (5, 2), lr=0.05)
+    base = one.initial(SEED)
+    with sdpa_kernel(SDPBackend.MATH):  # a GPU's own kernels go through vmap, the CPU's does not
+        found = together(one, objective, tasks())
+    for task, got in zip(tasks(), found, strict=True):
+        torch.testing.assert_close(got.delta, one.train(base, task, objective).delta, rtol=2e-3, atol=2e-5)
 
 
 def test_nothing_is_left_on_the_cpu() -> None:

@@ -53,6 +53,43 @@ def test_the_same_seed_gives_the_same_bits_however_many_are_together(
         assert outcome(other) == outcome(results[0])
 
 
+class Scarce:
+    """Memory for so many tasks together."""
+
+    def __init__(self, tasks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.trained: list[int] = []
+        train = BatchedTrainer.train
+
+        def limited(trainer: BatchedTrainer, pairs: list[BatchedTask]) -> Any:
+            if len(pairs) > tasks:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+            self.trained.append(len(pairs))
+            return train(trainer, pairs)
+
+        monkeypatch.setattr(BatchedTrainer, "train", limited)
+
+
+def test_fewer_are_trained_together_when_memory_runs_out(
+    learner: ob.TorchLearner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = outcome(run("fedbuff", learner, executor=ob.Batched(16)))
+    scarce = Scarce(2, monkeypatch)
+    assert outcome(run("fedbuff", learner, executor=ob.Batched(16))) == expected
+    assert max(scarce.trained) == 2
+    said = [record.getMessage() for record in caplog.records]
+    assert said[-1] == (
+        "cpu has not enough memory (CUDA out of memory): at most 2 tasks are trained together from now on"
+    )
+
+
+def test_memory_for_no_task_ends_the_run_in_a_sentence(
+    learner: ob.TorchLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Scarce(0, monkeypatch)
+    with pytest.raises(ob.UsageError, match=r"^cpu has not enough memory to train one task \(CUDA out of"):
+        run("fedbuff", learner, executor=ob.Batched(4))
+
+
 def test_it_is_an_own_arithmetic(learner: ob.TorchLearner) -> None:
     """Otherwise the tests of how a run is resumed would show nothing."""
     one, many = run("fedbuff", learner), run("fedbuff", learner, executor=ob.Batched())

@@ -76,7 +76,7 @@ class FreshMerge(ObjectiveWrapper):
 
         Without `loss` γ and υ stay as they are, and there is no reward.
         """
-        gamma, upsilon = run.state["merge"].tolist()
+        gamma, upsilon = run.state["merge"].cpu().tolist()
         beta, by_gamma, by_upsilon = self.weight(gamma, upsilon, fresh.clock, fresh.staleness)
         with torch.no_grad():
             before = loss() if loss is not None else None

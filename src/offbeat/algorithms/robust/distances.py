@@ -15,11 +15,11 @@ from offbeat.vectors.arithmetic import chunks
 
 
 def gram(x: Sequence[Tensor]) -> Tensor:
-    """The products ⟨x_i, x_j⟩, float64 [k, k]; symmetric, and not finite where a vector is not."""
+    """The products ⟨x_i, x_j⟩, float64 [k, k] on the CPU; symmetric, and not finite where a vector is not."""
     products = torch.zeros(len(x), len(x), dtype=torch.float64)
     for parts in chunks(*x):
         rows = torch.stack([part.double() for part in parts])
-        products += rows @ rows.T
+        products += (rows @ rows.T).cpu()
     return (products + products.T) / 2
 
 

@@ -54,7 +54,7 @@ def trimmed_mean(x: Sequence[Tensor], s: Sequence[float], drop: int) -> Tensor:
         s: s_i, one for each.
         drop: Number of values dropped at either end, less than k/2.
     """
-    weights = torch.tensor(s, dtype=x[0].dtype)[:, None]
+    weights = torch.tensor(s, dtype=x[0].dtype, device=x[0].device)[:, None]
 
     def mean(out: Tensor | None, *parts: Tensor) -> Tensor:
         rows = torch.stack(parts).mul_(weights)

@@ -5,19 +5,16 @@ the order in which numbers are added: results agree up to rounding. A client's l
 its batch are in the weights of its samples' losses, so one step serves clients at different rates.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from offbeat.core.buffers import unwrap_buffers
 from offbeat.core.errors import UsageError
@@ -25,12 +22,14 @@ from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, StreamCursor
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, to_device
 from offbeat.local.batches import batch_table
 from offbeat.local.copies import copied
 from offbeat.local.criterion import Loss
 from offbeat.local.errors import unfit_batch
-from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, Gradient, ParameterSlots, padded_samples
+from offbeat.local.fast.batched_dropout import undrawn_dropout, without_dropout
+from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, padded_samples
+from offbeat.local.fast.batched_optimizers import ADAM_OPTIONS, batched_optimizer
 from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.sparse_gradients import make_dense
@@ -58,11 +57,12 @@ class BatchedTrainer:
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
         self._loss = with_gradient(loss_of(learner))
-        self._stacked = BatchedModule(self._ready.bench.module, clients)
+        self._stacked = batched_module(learner, clients)
         self._x, self._y = tensors_of(learner)
         x, module = self._x, self._ready.bench.module
         some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
-        self._size = padded_samples(module, some, learner.training.batch_size)
+        with torch.random.fork_rng(devices=[]):
+            self._size = padded_samples(module, some, learner.training.batch_size)
         self._samples = x.new_empty(clients * self._size, *x.shape[1:])
 
     def train(self, pairs: Sequence[BatchedTask]) -> list[LocalResult]:
@@ -78,33 +78,46 @@ class BatchedTrainer:
         plan = self._plan(tasks)
         stacked.load([base.values for base in bases])
         rates = [training.rate(task.base, task.lr_factor) for task in tasks]
-        rate = torch.tensor(rates, device=plan.weights.device)
-        sgd = _Sgd(rate, training.momentum, training.weight_decay, self._mu, stacked.slots)
+        rate = to_device(torch.tensor(rates), training.device)
+        optimizer = batched_optimizer(training, rate, self._mu, stacked.slots)
+        stacked.generators = self._generators(tasks)
         losses = torch.zeros_like(plan.weights)
         rows, labels, kept = plan.steps(plan.rows), plan.steps(self._y[plan.rows]), plan.steps(losses)
-        scaled = plan.steps(plan.weights * rate.unsqueeze(1))
+        scaled = plan.steps(plan.weights * rate.unsqueeze(1) if optimizer.takes_rate else plan.weights)
         inputs = {active: self._samples[: active * self._size] for active in set(plan.active)}
         found = []
         for step, active in enumerate(plan.active):
-            stacked.activate(active)
+            stacked.activate(active, plan.samples[step])
             x = torch.index_select(self._x, 0, rows[step], out=inputs[active])
-            output = stacked(ready.bench.laid_out(x))
-            each, gradient = self._loss(output.detach(), labels[step], scaled[step])
-            stacked.backward(output, gradient)
-            sgd.step(stacked.gradients())
+            with training.autocast():
+                output = stacked(ready.bench.laid_out(x))
+            each, gradient = self._loss(output.detach().float(), labels[step], scaled[step])
+            stacked.backward(output, gradient.to(output.dtype))
+            optimizer.step(stacked.gradients())
             found.append(each)
         torch._foreach_copy_(kept, found)
         sums = (losses * plan.weights).sum(2).cumsum(0)
-        total = sums[-1].tolist()
+        total = sums[-1].cpu().tolist()
         for i, (task, base) in enumerate(pairs):
             if not isfinite(total[i]):
                 raise self._learner.not_finite(task, int(sums[:, i].isfinite().sum()), base)
+        ends = [stacked.flat(i) for i in range(len(tasks))]
+        if bases[0].values.device != ends[0].device:  # they come back together
+            ends = list(torch.stack(ends).to(bases[0].values.device))
         return [
-            LocalResult(
-                stacked.flat(i).to("cpu").sub_(base.values), base.integers, {"loss": loss / task.steps}, lr
-            )
-            for i, (task, base, loss, lr) in enumerate(zip(tasks, bases, total, rates, strict=True))
+            LocalResult(end.sub_(base.values), base.integers, {"loss": loss / task.steps}, lr)
+            for end, task, base, loss, lr in zip(ends, tasks, bases, total, rates, strict=True)
         ]
+
+    def _generators(self, tasks: Sequence[LocalTask]) -> list[torch.Generator]:
+        """Each task's generator, from which its layers draw as they do where it is trained alone."""
+        if not self._stacked.draws:
+            return []
+        streams = (
+            self._ready.streams(task.seed).at(Purpose.LAYERS, task.client, task.task) for task in tasks
+        )
+        device = self._training.device
+        return [torch.Generator(device).manual_seed(int(own.integers(2**63))) for own in streams]
 
     def _plan(self, tasks: Sequence[LocalTask]) -> "_BatchPlan":
         """Which samples each step of each task sees; tasks come with the longest first."""
@@ -124,19 +137,26 @@ class BatchedTrainer:
         weights = (there / np.maximum(there.sum(2, keepdims=True), 1)).astype(np.float32)
         active = [sum(task.steps > step for task in tasks) for step in range(steps)]
         device = self._training.device
-        return _BatchPlan(_to_device(rows, device), _to_device(weights, device), active)
+        return _BatchPlan(
+            to_device(torch.from_numpy(rows), device),
+            to_device(torch.from_numpy(weights), device),
+            active,
+            there.sum(2).tolist(),
+        )
 
 
 @dataclass(frozen=True)
 class _BatchPlan:
     """Samples as `rows` of the train set, and the `weights` of their losses, both [steps, tasks, samples].
 
-    A task's weights sum to one at each of its steps. `active` is how many tasks are at work at each step.
+    A task's weights sum to one at each of its steps. `active` is how many tasks are at work at each step, and
+    `samples` how many samples of each task have a weight there.
     """
 
     rows: Tensor
     weights: Tensor
     active: list[int]
+    samples: list[list[int]]
 
     def steps(self, table: Tensor) -> list[Tensor]:
         """Each step's part of a table [steps, tasks, samples, ...] for the tasks at work, [samples, ...]."""
@@ -146,53 +166,6 @@ class _BatchPlan:
             row if active == tasks else row[: size * active]
             for row, active in zip(rows, self.active, strict=True)
         ]
-
-
-def _to_device(array: npt.NDArray[Any], device: str) -> Tensor:
-    """An array on a device; on its way to a GPU, nothing waits for it."""
-    tensor = torch.from_numpy(array)
-    pinned = tensor.pin_memory() if device.startswith("cuda") else tensor
-    return pinned.to(device, non_blocking=True)
-
-
-class _Sgd:
-    """SGD and the proximal term; gradients come times each client's `rate`, [clients]."""
-
-    def __init__(
-        self, rate: Tensor, momentum: float, decay: float, mu: float, slots: Sequence[ParameterSlots]
-    ) -> None:
-        self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
-        self._shrinks, self._anchored = bool(decay or mu), bool(mu)
-        self._anchors = {s: s.values[: len(rate)].clone() for s in slots} if mu else {}
-        slots_of = {s: ParameterSlots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
-        self._velocity = {s: own.values.zero_() for s, own in slots_of.items()}
-
-    def step(self, gradients: Mapping[ParameterSlots, Sequence[Gradient]]) -> None:
-        """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""
-        # The proximal term gives each parameter a gradient, also where the loss gives none.
-        for slots in self._anchors or gradients:
-            values, parts = slots.active, gradients.get(slots, ())
-            if not self._momentum:
-                self._add(values, -1.0, slots, parts)
-            else:
-                velocity = self._velocity[slots][: len(values)].mul_(self._momentum)
-                self._add(velocity, 1.0, slots, parts)
-                values -= velocity
-
-    def _add(self, target: Tensor, sign: float, slots: ParameterSlots, parts: Sequence[Gradient]) -> None:
-        """target := target + sign · rate (g + decay w + mu (w − w_o))."""
-        values = slots.active
-        if self._shrinks:
-            target.addcmul_(values, _per_client(self._pull, values), value=sign)
-        if self._anchored:
-            target.addcmul_(self._anchors[slots][: len(target)], _per_client(self._mu, values), value=-sign)
-        for part in parts:
-            part.add_to(target, sign)
-
-
-def _per_client(numbers: Tensor, values: Tensor) -> Tensor:
-    """One number a client, to multiply the client's values with."""
-    return numbers[: len(values)].view(-1, *[1] * (values.ndim - 1))
 
 
 LossWithGradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -227,6 +200,13 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tens
     return each, gradient.t()
 
 
+def batched_module(learner: TorchLearner, clients: int, *, dropout: bool = True) -> BatchedModule:
+    """The learner's module for so many clients, with its dropout or without."""
+    module = learner.prepare().bench.module
+    autocast = learner.training.precision != "float32"
+    return BatchedModule(module if dropout else without_dropout(copied(module)), clients, autocast=autocast)
+
+
 def loss_of(learner: TorchLearner) -> Loss:
     """The loss of output and target."""
     return learner.criterion.loss or functional.cross_entropy
@@ -242,7 +222,7 @@ def tensors_of(learner: TorchLearner) -> tuple[Tensor, Tensor]:
 
 # ---- what it cannot train ----
 
-_PLAIN = ("optimizer_options", "decay_per", "clip_norm", "accumulate", "precision", "class_weights")
+_PLAIN = ("decay_per", "accumulate", "class_weights")
 """Options of the training that are left as they are."""
 
 
@@ -251,8 +231,14 @@ def _check(learner: TorchLearner, objective: Objective) -> None:
     if type(objective) not in (Plain, Proximal):
         raise _refused(f"objective {type(objective).__name__}", "the plain and the proximal objective")
     training, plain = learner.training, Training()
-    if training.optimizer != "sgd":
-        raise _refused(f"optimizer = {training.optimizer!r}", "'sgd'")
+    if training.optimizer not in ("sgd", "adam", "adamw"):
+        raise _refused(f"optimizer = {training.optimizer!r}", "'sgd', 'adam' and 'adamw'")
+    allowed = ADAM_OPTIONS if training.optimizer != "sgd" else frozenset()
+    if others := sorted(training.optimizer_options.keys() - allowed):
+        told = " and ".join(sorted(allowed)) or "none"
+        raise _refused(f"with optimizer_options = {others[0]!r}", f"with {told} of {training.optimizer}")
+    if training.precision == "float16":
+        raise _refused("with precision = 'float16'", "in float32 and bfloat16")
     for option in _PLAIN:
         if (value := getattr(training, option)) != getattr(plain, option):
             raise _refused(f"with {option} = {value!r}", f"with its default, {getattr(plain, option)!r}")
@@ -263,8 +249,10 @@ def _check(learner: TorchLearner, objective: Objective) -> None:
     tensors_of(learner)
     module = learner.prepare().bench.module
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm) or (isinstance(layer, _DropoutNd) and layer.p > 0):
-            raise _refused(f"a model with {type(layer).__name__}", "models without dropout or batch norm")
+        if isinstance(layer, _BatchNorm):
+            raise _refused(f"a model with {type(layer).__name__}", "models without batch norm")
+        if (inside := undrawn_dropout(layer)) is not None:
+            raise _refused(f"a model with {inside}", "nn.Dropout and its 1d, 2d and 3d, each for itself")
     if (buffer := next(module.named_buffers(), None)) is not None:
         raise _refused(f"a model with a buffer ({buffer[0]})", "models of parameters only")
     for name, parameter in module.named_parameters():
@@ -289,6 +277,8 @@ def _refused(what: str, allowed: str) -> UsageError:
 def _probe(learner: TorchLearner) -> None:
     """Compare the gradients of two made-up clients, together and apart: do they differ by more than rounding?
 
+    In float32 and without dropout, whatever the training has.
+
     They do where a module or a loss mixes the samples of a batch, draws at random, or takes samples along
     another dimension than the first.
     """
@@ -296,7 +286,7 @@ def _probe(learner: TorchLearner) -> None:
     all_x, all_y = tensors_of(learner)
     rows = torch.arange(2 * ALIGNED) * (len(all_y) - 1) // (2 * ALIGNED)
     x, y = ready.bench.laid_out(all_x[rows]), all_y[rows]
-    stacked = BatchedModule(ready.bench.module, 2)
+    stacked = batched_module(learner, 2, dropout=False)
     generator = torch.Generator().manual_seed(0)
     start = torch.cat([p.detach().flatten() for p in ready.bench.parameters]).cpu()
     noise = torch.randn(2, *start.shape, generator=generator)
@@ -340,7 +330,7 @@ def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y
     """
     found = []
     for i, (own_x, own_y) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
-        module, batch = copied(learner.prepare().bench.module).train(), (own_x, own_y)
+        module, batch = without_dropout(copied(learner.prepare().bench.module)).train(), (own_x, own_y)
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         with torch.no_grad():
             for parameter, slots in zip(trained.values(), stacked.slots, strict=True):

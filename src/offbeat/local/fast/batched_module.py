@@ -27,6 +27,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from offbeat.local.fast.batched_dropout import DROPOUT, ClientDropout
 
 ALIGNED = 16  # float32 numbers in 64 bytes
 
@@ -135,10 +138,15 @@ class BatchedModule:
     """A module's twin for up to `clients` clients, of which the first `active` are at work.
 
     `slots` are those of the parameters that are trained, in the module's order; the others stay as they are.
+    `samples` is how many of each client's samples are of its batch, and `generators` are what its layers draw
+    from. With `autocast` autograd differentiates every layer, as it knows the types of all values.
     """
 
-    def __init__(self, module: nn.Module, clients: int) -> None:
+    def __init__(self, module: nn.Module, clients: int, *, autocast: bool = False) -> None:
         self.clients = self.active = clients
+        self.samples: Sequence[int] = ()
+        self.generators: Sequence[torch.Generator] = ()
+        self._autocast = autocast
         module = deepcopy(module)
         slots: SlotsByParameter = {p: ParameterSlots.like(p, clients) for p in module.parameters()}
         self._all_slots = list(slots.values())
@@ -159,8 +167,14 @@ class BatchedModule:
         output: Tensor = self._module(x)
         return output
 
-    def activate(self, clients: int) -> None:
-        """Have the first `clients` clients at work from now on."""
+    @property
+    def draws(self) -> bool:
+        """Whether any layer draws at random."""
+        return any(isinstance(layer, ClientDropout) for layer in self._module.modules())
+
+    def activate(self, clients: int, samples: Sequence[int] = ()) -> None:
+        """Have the first `clients` clients at work from now on, each with `samples` of its batch."""
+        self.samples = samples
         if clients != self.active:
             self.active = clients
             for slots in self._all_slots:
@@ -218,7 +232,9 @@ class BatchedModule:
     ) -> nn.Module:
         """The module with the layers that have parameters of their own replaced, and all below them."""
         if module not in made:
-            if type(module) is nn.Linear:
+            if isinstance(module, DROPOUT) and module.p > 0:
+                made[module] = ClientDropout(module, self)
+            elif type(module) is nn.Linear and not self._autocast:
                 made[module] = _Linear(module, self, slots)
             elif next(module.parameters(recurse=False), None) is not None:
                 made[module] = _PerClient(module, self, slots)
@@ -243,26 +259,83 @@ class _PerClient(nn.Module):
             for name, parameter in module.named_parameters(recurse=False)
         }
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[active · samples, ...] to [active · samples, ...]."""
-        values = {name: self._stacked.leaf(slots) for name, slots in self._slots.items()}
-        clients = x.view(self._stacked.active, -1, *x.shape[1:])
-        forward = self.one_by_one if x.device.type == "cpu" else self.vectorized
-        return forward(values, clients)
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """[active · samples, ...] to [active · samples, ...].
 
-    def one_by_one(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
-        """One client after the other: [active, samples, ...] to [active · samples, ...]."""
+        Also several tensors, by position or by name: those as long as the first are the clients' samples, and
+        any other is the same for all. Of several outputs each is as long as that again.
+        """
+        values = {name: self._stacked.leaf(slots) for name, slots in self._slots.items()}
+        forward = self.one_by_one if args[0].device.type == "cpu" else self.vectorized
+        if len(args) == 1 and not named:
+            return forward(values, self._divided(args[0]))
+        call = _Call(self._one, args, named)
+        return call.output(forward(values, *map(self._divided, call.samples), one=call))
+
+    def __getattr__(self, name: str) -> Any:
+        """What a module around it reads of the layer; not its tensors and layers, which no client has."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            layer = self.__dict__["_modules"].get("_layer")
+            found = getattr(layer, name) if layer is not None else None
+            if found is None or isinstance(found, Tensor | nn.Module):
+                raise
+            return found
+
+    def _divided(self, x: Tensor) -> Tensor:
+        """[active · samples, ...] as [active, samples, ...]."""
+        return x.view(self._stacked.active, -1, *x.shape[1:])
+
+    def one_by_one(self, values: Mapping[str, Tensor], *x: Tensor, one: "_OneClient | None" = None) -> Any:
+        """One client after the other: each [active, samples, ...] to [active · samples, ...]."""
         each = zip(*(v.unbind() for v in values.values()), strict=True)
         own = (dict(zip(values, tensors, strict=True)) for tensors in each)
-        return torch.cat([self._one(v, samples) for v, samples in zip(own, x.unbind(), strict=True)])
+        parts = zip(*(samples.unbind() for samples in x), strict=True)
+        found = [(one or self._one)(v, *samples) for v, samples in zip(own, parts, strict=True)]
+        return torch.cat(found) if one is None else tuple(map(torch.cat, zip(*found, strict=True)))
 
-    def vectorized(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def vectorized(self, values: Mapping[str, Tensor], *x: Tensor, one: "_OneClient | None" = None) -> Any:
         """The same for all clients together."""
-        return vmap(self._one)(dict(values), x).flatten(0, 1)
+        found = vmap(one or self._one, randomness="error")(dict(values), *x)
+        return found.flatten(0, 1) if one is None else tuple(part.flatten(0, 1) for part in found)
 
-    def _one(self, values: dict[str, Tensor], x: Tensor) -> Tensor:
-        output: Tensor = functional_call(self._layer, values, (x,), tie_weights=False)
-        return output
+    def _one(self, values: dict[str, Tensor], *args: Any, **named: Any) -> Any:
+        return functional_call(self._layer, values, args, named, tie_weights=False)
+
+
+_OneClient = Callable[..., Any]
+"""One client's output, from its values and its samples."""
+
+
+class _Call:
+    """A layer's call with several arguments: one client's, from the parts that differ between clients.
+
+    Attributes:
+        samples: The tensors that are divided among the clients, each once.
+    """
+
+    def __init__(self, layer: _OneClient, args: tuple[Any, ...], named: dict[str, Any]) -> None:
+        self._layer = layer
+        self._flat, self._form = tree_flatten((args, named))
+        size = len(args[0])
+        divided = [t for t in self._flat if isinstance(t, Tensor) and t.ndim and len(t) == size]
+        self.samples = list({id(t): t for t in divided}.values())
+        self._outputs: list[Any] = []
+        self._output_form: Any = None
+
+    def __call__(self, values: dict[str, Tensor], *samples: Tensor) -> tuple[Tensor, ...]:
+        """The tensors of one client's output."""
+        own = {id(t): part for t, part in zip(self.samples, samples, strict=True)}
+        args, named = tree_unflatten([own.get(id(t), t) for t in self._flat], self._form)
+        self._outputs, self._output_form = tree_flatten(self._layer(values, *args, **named))
+        return tuple(part for part in self._outputs if isinstance(part, Tensor))
+
+    def output(self, tensors: Sequence[Tensor]) -> Any:
+        """The output of all clients, in the form of one client's."""
+        found = iter(tensors)
+        filled = [next(found) if isinstance(part, Tensor) else part for part in self._outputs]
+        return tree_unflatten(filled, self._output_form)
 
 
 class _Linear(nn.Module):

@@ -4,19 +4,26 @@ When a result is asked for, the task is trained and with it those whose results 
 `clients` of them: all are known by their base models and their `LocalTask`s. A task that is cancelled or
 submitted anew was trained for nothing. Which tasks are trained together follows from virtual time alone, and
 a task's result does not depend on it; it differs from that of other executors in the last bits.
+
+Where a GPU's memory runs out, half as many tasks are trained together from then on, and the log says so.
 """
 
+import logging
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import itemgetter
+
+import torch
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import TaskId
 from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
-from offbeat.local.fast.batched import BatchedTrainer
+from offbeat.local.fast.batched import BatchedTask, BatchedTrainer
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.sim.executors.in_process import InProcess
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -51,20 +58,61 @@ class BatchTraining(InProcess):
                 "leave it out"
             )
         super().__init__(learner, objective)
+        self._learner: TorchLearner = learner
         self._clients = options.clients
-        self._trainer = BatchedTrainer(learner, objective, options.clients)
+        self._trainer = self._made()
         self._results: dict[TaskId, LocalResult] = {}
 
     def result(self, task: TaskId) -> LocalResult:
-        """Train the task and those that are due next, unless an earlier batch had it."""
+        """Train the task and those that are due next, unless an earlier batch had it.
+
+        Raises:
+            UsageError: The device has not enough memory for this task alone.
+        """
         if task not in self._results:
             first = self._waiting.pop(task)
             others = nsmallest(self._clients - 1, self._waiting.values(), key=itemgetter(0))
             batch = [(local, base) for _, local, base, _ in (first, *others)]
-            for (local, _), result in zip(batch, self._trainer.train(batch), strict=True):
+            results = self._train(batch)
+            for (local, _), result in zip(batch, results, strict=False):  # fewer, where memory ran out
                 self._waiting.pop(local.task, None)
                 self._results[local.task] = result
         return self._results.pop(task)
+
+    def _train(self, batch: list[BatchedTask]) -> list[LocalResult]:
+        """The results of the first tasks, as many as the device has memory for."""
+        while True:
+            try:
+                return self._trainer.train(batch[: self._clients])
+            except torch.OutOfMemoryError as error:
+                told = str(error)
+            # The error is gone here, and what its traceback held.
+            del self._trainer
+            self._lower(told)
+            self._trainer = self._made()
+
+    def _made(self) -> BatchedTrainer:
+        """A trainer of as many tasks as the device has memory for."""
+        while True:
+            try:
+                return BatchedTrainer(self._learner, self._objective, self._clients)
+            except torch.OutOfMemoryError as error:
+                told = str(error)
+            self._lower(told)
+
+    def _lower(self, told: str) -> None:
+        """Train half as many together from now on. Raises `UsageError` where it is one task already."""
+        device, first = self._learner.training.device, told.partition(". ")[0].rstrip(".")
+        if self._clients == 1:
+            raise UsageError(
+                f"{device} has not enough memory to train one task ({first}): give a smaller "
+                "training.batch_size, or another model"
+            )
+        self._clients //= 2
+        log.warning(
+            "%s has not enough memory (%s): at most %d tasks are trained together from now on",
+            device, first, self._clients,
+        )  # fmt: skip
 
     def cancel(self, task: TaskId) -> None:
         """Forget the task, and its result if it was trained."""

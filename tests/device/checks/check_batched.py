@@ -1,0 +1,56 @@
+"""Tasks trained together on the device: the bits of tasks trained together by `vmap`, and one wait."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.model import Model
+from offbeat.local.fast.batched import BatchedTrainer
+from offbeat.local.objectives import Plain
+from tests.device.pretended import DEVICE, PretendedDevice
+from tests.local.fast.test_batched import SEED, STEPS, learner, normed, rectified, tasks
+from tests.sim.sim_worlds import CALM, digits
+
+
+def wide() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 4000), nn.ReLU(), nn.Linear(4000, 10))
+
+
+@pytest.mark.parametrize("module", [rectified, normed])
+def test_tasks_together_wait_once_and_come_back_on_the_device(
+    device: PretendedDevice, module: Callable[[], nn.Module]
+) -> None:
+    here, there = learner(module), learner(module, device=DEVICE)
+    base, chosen = here.initial(SEED), tasks()
+    expected = BatchedTrainer(here, Plain(), len(chosen)).train([(task, base) for task in chosen])
+    trainer, resident = BatchedTrainer(there, Plain(), len(chosen)), base.to(DEVICE)
+    with device.phase() as noted:
+        found = trainer.train([(task, resident) for task in chosen])
+    for own, other in zip(expected, found, strict=True):
+        assert other.delta.device.type == DEVICE
+        torch.testing.assert_close(other.delta.cpu(), own.delta, rtol=1e-4, atol=1e-6)
+        assert other.metrics["loss"] == pytest.approx(own.metrics["loss"], rel=1e-5)
+    assert len(noted.waits) == 1, noted.waits
+    assert noted.downloaded == 4 * len(STEPS)
+
+
+@pytest.mark.parametrize(
+    ("training", "each"),
+    [({}, 2), ({"momentum": 0.9}, 3), ({"clip_norm": 1.0}, 3), ({"optimizer": "adam", "lr": 0.01}, 5)],
+)
+def test_the_peak_is_that_of_the_documented_formula(
+    device: PretendedDevice, training: dict[str, Any], each: int
+) -> None:
+    data, clients = digits(wide).data, 5
+    one = ob.TorchLearner(wide, data, ob.Training(batch_size=2, device=DEVICE, **training))
+    until = ob.Until(tasks=10)
+    with device.phase() as noted:
+        ob.simulate(ob.fedavg(steps=2), CALM, one, until=until, evaluate=None, executor=ob.Batched(clients))
+    values = Model.of(wide()).layout.values
+    versions, held = 1, clients
+    formula = 4 * values * (2 + clients * each + versions + held) + data.train.nbytes
+    assert 0.92 * formula < noted.peak < 1.02 * formula
