@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check lines test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
+.PHONY: demo check lines test test-thorough test-bits test-ray check-wheel check-deploy lint docs timelines env clean
 
 env: .venv/installed
 
@@ -75,6 +75,10 @@ test-ray: .venv-ray/installed
 # Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
 check-wheel: env
 	$(BIN)/python scripts/check_wheel.py
+
+# Try the files of deploy/ with the tools that are here; each trial says what it skips.
+check-deploy: env
+	@for trial in systemd.sh; do PYTHON=$(CURDIR)/$(BIN)/python deploy/try/$$trial || exit 1; done
 
 clean:
 	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info
