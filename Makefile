@@ -78,7 +78,9 @@ check-wheel: env
 
 # Try the files of deploy/ with the tools that are here; each trial says what it skips.
 check-deploy: env
-	@for trial in systemd.sh; do PYTHON=$(CURDIR)/$(BIN)/python deploy/try/$$trial || exit 1; done
+	PYTHON=$(CURDIR)/$(BIN)/python deploy/try/systemd.sh
+	$(BIN)/python deploy/try/prometheus.py
+	$(BIN)/python deploy/try/proxies.py
 
 clean:
 	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info
