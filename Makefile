@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # make test-gpu: the tests that need a CUDA GPU.
-.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray check-wheel lint docs timelines env clean
+.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray check-wheel check-deploy lint docs timelines env clean
 
 env: .venv/installed
 
@@ -86,6 +86,12 @@ test-ray: .venv-ray/installed
 # Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
 check-wheel: env
 	$(BIN)/python scripts/check_wheel.py
+
+# Try the files of deploy/ with the tools that are here; each trial says what it skips.
+check-deploy: env
+	PYTHON=$(CURDIR)/$(BIN)/python deploy/try/systemd.sh
+	$(BIN)/python deploy/try/prometheus.py
+	$(BIN)/python deploy/try/proxies.py
 
 clean:
 	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info

@@ -3,8 +3,8 @@
     python scripts/count_lines.py [FOLDER ...] [--against REV]
 
 Prints a line for each folder right below FOLDER, and the sum. Without FOLDER it is each folder of the
-packages, and benchmarks, scripts and tests as a whole. With REV each line has what the working tree has more
-than that commit. Generated modules (`*_pb2.py`) are not counted.
+packages, and benchmarks, deploy, scripts and tests as a whole. With REV each line has what the working tree
+has more than that commit. Generated modules (`*_pb2.py`) are not counted.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("src/offbeat", "papers/src/offbeat_papers")
-WHOLE = ("benchmarks", "scripts", "tests")
+WHOLE = ("benchmarks", "deploy", "scripts", "tests")
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 

@@ -1,0 +1,70 @@
+"""compose.yaml: its commands are those of Offbeat, its containers are closed, its files are there."""
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy.command_lines import DEPLOY, parse
+
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+SITES = ("north", "east", "south")
+
+
+def command(name: str) -> dict[str, Any]:
+    return parse(shlex.split(SERVICES[name]["command"]))
+
+
+@pytest.mark.parametrize("name", ["server", *SITES])
+def test_the_command_of_a_container_is_one_of_offbeat_and_names_its_secrets(name: str):
+    words = shlex.split(SERVICES[name]["command"])
+    command(name)
+    secrets = {word.removeprefix("/run/secrets/") for word in words if word.startswith("/run/secrets/")}
+    assert secrets == set(SERVICES[name]["secrets"])
+
+
+@pytest.mark.parametrize("name", ["server", *SITES])
+def test_a_container_is_closed(name: str):
+    service = SERVICES[name]
+    assert service["user"] == "10001:10001"
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["volumes"] == [f"{name}:/state"]
+    assert "ports" not in service
+
+
+def test_the_parties_meet():
+    server = command("server")
+    (alias,) = SERVICES["server"]["networks"]["default"]["aliases"]
+    port = server["listen"].rpartition(":")[2]
+    assert {command(site)["address"] for site in SITES} == {f"{alias}:{port}"}
+    assert server["sites"] == len(SITES)
+    assert len({command(site)["data"] for site in SITES}) == len(SITES)
+    page = server["dashboard"].rpartition(":")[2]
+    scraped = yaml.safe_load((DEPLOY / "prometheus/prometheus.yaml").read_text())["scrape_configs"][0]
+    assert scraped["static_configs"] == [{"targets": [f"{alias}:{page}"]}]
+    targets = {secret["target"] for secret in SERVICES["prometheus"]["secrets"]}
+    named = {scraped["authorization"]["credentials_file"], scraped["tls_config"]["ca_file"]}
+    assert named == targets
+
+
+def test_every_file_is_there_but_the_secrets():
+    files = [file["file"] for file in COMPOSE["configs"].values()]
+    assert [name for name in files if not (DEPLOY / name).is_file()] == []
+    build = SERVICES["server"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
+    assert all(file["file"] == f"secrets/{name}" for name, file in COMPOSE["secrets"].items())
+    ignored = (Path(__file__).parents[2] / ".gitignore").read_text().splitlines()
+    assert "/deploy/secrets/" in ignored
+
+
+def test_the_board_is_where_grafana_looks_for_boards():
+    (provider,) = yaml.safe_load((DEPLOY / "grafana/boards.yaml").read_text())["providers"]
+    targets = {config["source"]: config["target"] for config in SERVICES["grafana"]["configs"]}
+    assert targets["run.json"] == f"{provider['options']['path']}/run.json"
+    (source,) = yaml.safe_load((DEPLOY / "grafana/datasource.yaml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"

@@ -1,0 +1,117 @@
+"""The chart, read without helm: its command lines, the sandbox of its pods, its probes, its ports."""
+
+import re
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import pytest
+import yaml
+
+from offbeat.cli.join import make_policy
+from offbeat.net.monitor.http import HEALTHY, READY
+from offbeat.recipes.load import load_recipe
+from tests.deploy.command_lines import DEPLOY, parse
+
+CHART = DEPLOY / "helm/offbeat"
+POD = (CHART / "templates/statefulset.yaml").read_text()
+VALUE = re.compile(r"\{\{ \.Values\.([\w.]+)[^}]*\}\}")
+BRANCHES = re.compile(
+    r'^ *args:\n *\{\{- if eq \.Values\.role "server" \}\}\n(.*?)'
+    r" *\{\{- else \}\}\n(.*?) *\{\{- end \}\}\n(.*?) *\{\{- with",
+    re.MULTILINE | re.DOTALL,
+)
+"""The arguments of a server, of a site, and of both."""
+
+
+def merged(below: Any, above: Any) -> Any:
+    """Values of the chart with those of a file above them."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{key: merged(below.get(key), value) for key, value in above.items()}}
+
+
+def values(role: str) -> dict[str, Any]:
+    files = ("values.yaml", f"values-{role}.yaml")
+    return dict(reduce(merged, (yaml.safe_load((CHART / file).read_text()) for file in files)))
+
+
+def command_line(role: str) -> list[str]:
+    """The arguments of a role's container, with the values in their places."""
+    found = BRANCHES.search(POD)
+    assert found is not None
+    own = found[1] if role == "server" else found[2]
+    given = values(role)
+
+    def value(match: re.Match[str]) -> str:
+        return str(reduce(lambda node, key: node[key], match[1].split("."), given))
+
+    return [*yaml.safe_load(VALUE.sub(value, own + found[3])), *given["options"]]
+
+
+@pytest.mark.parametrize("role", ["server", "site"])
+def test_the_command_line_is_one_of_offbeat(role: str):
+    given = parse(list(map(str, command_line(role))))
+    assert given["state"].startswith("/state/")
+    files = {key: str(value) for key, value in given.items() if str(value).startswith("/secrets/")}
+    assert len(files) == (3 if role == "server" else 2)
+
+
+def test_the_example_of_a_recipe_is_one(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(values("server")["files"]["recipe.yaml"])
+    assert load_recipe(str(file)).clients == values("server")["server"]["sites"]
+
+
+def test_the_example_of_a_policy_is_one(tmp_path):
+    file = tmp_path / "policy.yaml"
+    file.write_text(values("site")["files"]["policy.yaml"])
+    policy = make_policy(file, None)
+    assert policy is not None
+    assert policy.min_steps == 2
+
+
+def test_what_is_probed_is_served_at_the_page():
+    probes = re.findall(r"(\w+)Probe: \{httpGet: \{path: ([^,]+), port: (\w+), scheme: (\w+)\}", POD)
+    assert {name: path for name, path, *_ in probes} == {
+        "startup": HEALTHY,
+        "liveness": HEALTHY,
+        "readiness": READY,
+    }
+    assert {(port, scheme) for *_, port, scheme in probes} == {("page", "HTTPS")}
+    ports = dict(re.findall(r"\{name: (\w+), containerPort: (\d+)\}", POD))
+    given = parse(list(map(str, command_line("server"))))
+    assert given["dashboard"].rpartition(":")[2] == ports["page"]
+    assert given["listen"].rpartition(":")[2] == ports["sites"]
+
+
+def test_the_pods_are_closed():
+    assert "runAsNonRoot: true" in POD
+    assert "seccompProfile: {type: RuntimeDefault}" in POD
+    assert "automountServiceAccountToken: false" in POD
+    containers = len(re.findall(r"^ *image: ", POD, re.MULTILINE))
+    for rule in (
+        "readOnlyRootFilesystem: true",
+        "allowPrivilegeEscalation: false",
+        "capabilities: {drop: [ALL]}",
+    ):
+        assert POD.count(rule) == containers
+
+
+def test_of_a_run_there_is_one_pod_at_a_time():
+    assert "kind: StatefulSet" in POD
+    assert "replicas: 1" in POD
+
+
+def test_the_policy_of_the_network_opens_the_ports_of_the_container():
+    policy = (CHART / "templates/network.yaml").read_text()
+    ports = set(re.findall(r"containerPort: (\d+)", POD))
+    assert ports == {"7117", "8443"}
+    assert ports | {"53"} == set(re.findall(r"port: (\d+)", policy))
+
+
+def test_every_value_that_a_template_names_is_there():
+    given = yaml.safe_load((CHART / "values.yaml").read_text())
+    for template in (CHART / "templates").iterdir():
+        for path in re.findall(r"\.Values\.([\w.]+)", template.read_text()):
+            reduce(lambda node, key: node[key], path.split("."), given)
