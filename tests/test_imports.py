@@ -51,8 +51,8 @@ MAY_USE: dict[str, set[str]] = {
         "metrics", "vectors", "version",
     },
     "net": {
-        "allowed", "callbacks", "documents", "lazy", "core", "experiment", "models", "runs", "algorithms", "local",
-        "codec", "data", "metrics", "named", "secure", "vectors", "version",
+        "allowed", "callbacks", "documents", "lazy", "core", "experiment", "models", "runs", "algorithms",
+        "local", "codec", "data", "metrics", "named", "secure", "vectors", "version",
     },
     "flower": {"lazy", "allowed", "core", "experiment", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "verdicts", "version"},
