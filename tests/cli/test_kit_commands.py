@@ -13,10 +13,11 @@ import yaml
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
-from offbeat.cli.access import with_own
 from offbeat.cli.durations import life_of
 from offbeat.cli.join import make_policy
-from offbeat.cli.kit import Access, policy_template
+from offbeat.cli.kit import policy_template
+from offbeat.cli.own_credentials import with_own
+from offbeat.cli.site_access import Access
 from offbeat.core.errors import UsageError
 from offbeat.models import MLPSpec
 from offbeat.net import ServerCredentials, ServerOptions, join, serve, server_learner

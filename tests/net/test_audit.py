@@ -59,7 +59,14 @@ def chain(count: int = 5) -> Rows:
     log = log_of(Late())
     for number in range(count):
         log.record(OPERATOR, {"action": "token.make", "site": f"s{number}"})
-    return log.take()
+    return taken(log)
+
+
+def taken(log: AuditLog) -> Rows:
+    """The rows that have come, made durable."""
+    rows = log.take()
+    log.written()
+    return rows
 
 
 def events(rows: Rows) -> list[dict[str, Any]]:
@@ -72,7 +79,7 @@ def events(rows: Rows) -> list[dict[str, Any]]:
 def test_a_row_has_the_names_of_flowers_audit_log() -> None:
     log = log_of(Late())
     log.record(Actor("north", "site", "10.1.2.3"), {"action": "site.connect"})
-    ((seq, line, _),) = log.take()
+    ((seq, line, _),) = taken(log)
     assert seq == 1
     assert json.loads(line) == {
         "timestamp": "2027-01-15T08:00:00.000Z",
@@ -124,7 +131,7 @@ def test_only_a_head_tells_of_rows_deleted_from_the_end_or_of_a_chain_written_ag
     log = log_of(Late())
     for _ in range(7):
         log.record(OPERATOR, {"action": "site.revoke"})
-    (found,) = problems(log.take(), head)
+    (found,) = problems(taken(log), head)
     assert found.startswith("row 5 is not the one of the head 5:")
 
 
@@ -133,7 +140,7 @@ def test_a_chain_goes_on_where_it_ended() -> None:
     log = AuditLog(Late())
     log.open("r1", Head(first[-1][0], first[-1][2]))
     log.record(OPERATOR, {"action": "run.resume"})
-    assert list(problems([*first, *log.take()])) == []
+    assert list(problems([*first, *taken(log)])) == []
     assert str(log.head).startswith("3:")
 
 
@@ -163,9 +170,9 @@ def test_a_hundred_thousand_refused_logins_leave_at_most_a_hundred_rows(
         log.record_repeated(Actor(None, "site", host), event, "failed")
         clock.now += seconds / 100_000
         if number % 1000 == 0:
-            rows += log.take()
+            rows += taken(log)
     log.finish()
-    rows += log.take()
+    rows += taken(log)
     assert 1 < len(rows) <= 100
     assert sum(event.get("count", 1) for event in events(rows)) == 100_000
     assert list(problems(rows)) == []
@@ -176,23 +183,23 @@ def test_what_repeats_itself_is_counted_and_forgotten_after_a_quiet_minute() -> 
     log, north = log_of(clock), Actor("north", "site", "10.0.0.1")
     for _ in range(3):
         log.record_repeated(north, {"action": "site.connect"})
-    assert [event.get("count") for event in events(log.take())] == [None]
+    assert [event.get("count") for event in events(taken(log))] == [None]
     clock.now += WINDOW
     assert log.due(0)
-    assert [event.get("count") for event in events(log.take())] == [2]
+    assert [event.get("count") for event in events(taken(log))] == [2]
     clock.now += 2 * WINDOW
-    assert log.take() == []
+    assert taken(log) == []
     log.record_repeated(north, {"action": "site.connect"})
-    assert [event.get("count") for event in events(log.take())] == [None]
+    assert [event.get("count") for event in events(taken(log))] == [None]
 
 
 def test_sources_beyond_those_told_apart_count_as_one() -> None:
     log = log_of(Late())
     for number in range(MOST_SOURCES + 10):
         log.record_repeated(Actor(f"s{number}", "site"), {"action": "site.connect"})
-    assert len(log.take()) == MOST_SOURCES + 1
+    assert len(taken(log)) == MOST_SOURCES + 1
     log.finish()
-    assert sum(event["count"] for event in events(log.take())) == 9
+    assert sum(event["count"] for event in events(taken(log))) == 9
 
 
 def test_rows_that_nobody_writes_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,12 +207,12 @@ def test_rows_that_nobody_writes_do_not_fill_the_memory(monkeypatch: pytest.Monk
     log = log_of(Late())
     for _ in range(25):
         log.record(OPERATOR, {"action": "config.reload", "files": "x" * 10_000})
-    rows = events(log.take())
+    rows = events(taken(log))
     assert rows[9] == {"action": "config.reload", "files": "x" * 500, "run_id": "r1"}
     assert rows[10:] == [{"action": "audit.dropped", "count": 15, "run_id": "r1"}]
     log.close()
     log.record(OPERATOR, {"action": "config.reload"})
-    assert log.take() == []
+    assert taken(log) == []
 
 
 # Tokens
@@ -224,7 +231,7 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
     enrol(path, "north", keep=True)
     enrol(path, "south")
     tokens.sites()
-    rows = log.take()
+    rows = taken(log)
     told = [(event["action"], event["site"]) for event in events(rows)]
     assert told == [
         ("site.enrol", "north"), ("token.renew", "north"), ("token.revoke", "north"),
@@ -235,9 +242,9 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
     later = AuditLog(Late())
     later.open("r1", log.head, [line for _, line, _ in rows])
     Tokens(path, on_change=later.tokens)
-    assert [event["action"] for event in events(later.take())] == ["site.revoke"]
+    assert [event["action"] for event in events(taken(later))] == ["site.revoke"]
     Tokens(path, on_change=later.tokens)
-    assert later.take() == []
+    assert taken(later) == []
 
 
 # In a run's directory

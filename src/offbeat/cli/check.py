@@ -8,7 +8,6 @@ import typer
 
 from offbeat.cli.console import out, print_json
 from offbeat.cli.join import make_policy
-from offbeat.cli.kit import Access, Address, KitOption
 from offbeat.cli.options import (
     AsJson,
     Certificate,
@@ -18,6 +17,7 @@ from offbeat.cli.options import (
     ServerCA,
     TokenFile,
 )
+from offbeat.cli.site_access import Access, Address, KitOption
 from offbeat.core.extras import requires_extra
 
 if TYPE_CHECKING:

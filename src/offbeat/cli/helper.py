@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.console import out
-from offbeat.cli.kit import Access, Address, KitOption
 from offbeat.cli.options import (
     Certificate,
     CertificateKey,
@@ -20,6 +19,7 @@ from offbeat.cli.options import (
     TokenFile,
     seconds_or_never,
 )
+from offbeat.cli.site_access import Access, Address, KitOption
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER

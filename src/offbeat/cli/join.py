@@ -11,7 +11,6 @@ import typer
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import out
 from offbeat.cli.keys import KeyGroup, split_sets
-from offbeat.cli.kit import Access, Address, KitOption
 from offbeat.cli.options import (
     Certificate,
     CertificateKey,
@@ -25,6 +24,7 @@ from offbeat.cli.options import (
     file_option,
     seconds_or_never,
 )
+from offbeat.cli.site_access import Access, Address, KitOption
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER

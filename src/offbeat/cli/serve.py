@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli import options
-from offbeat.cli.access import with_own
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out
 from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.keys import KeyGroup, split_sets
+from offbeat.cli.own_credentials import with_own
 from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, is_own_tokens, touch
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -126,8 +126,8 @@ def serve(
         from offbeat.net import descriptors
         from offbeat.net.address import is_local, split
         from offbeat.net.auth.ca import OwnAuthority
+        from offbeat.net.auth.certificate_renewal import keep_certificate, renew_certificate
         from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
-        from offbeat.net.auth.renewal import keep_certificate, renew_certificate
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
     from offbeat.callbacks.registry import make_callbacks

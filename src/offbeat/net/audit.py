@@ -21,7 +21,7 @@ from offbeat.net.auth.tokens import StoredTokens
 
 log = logging.getLogger(__name__)
 TABLE = "CREATE TABLE IF NOT EXISTS audit(seq INTEGER PRIMARY KEY, line TEXT NOT NULL, hash TEXT NOT NULL)"
-INSERT = "INSERT INTO audit VALUES (?, ?, ?)"
+INSERT = "INSERT OR IGNORE INTO audit VALUES (?, ?, ?)"  # a commit may have been made though it failed
 SELECT = "SELECT seq, line, hash FROM audit ORDER BY seq"
 OF_TOKENS = ("site.enrol", "site.revoke", "token.make", "token.renew", "token.revoke")
 """The actions that say which tokens there are."""
@@ -121,6 +121,7 @@ class AuditLog:
         self.head = Head()
         self._run = ""
         self._lines: list[str] = []
+        self._unwritten: list[tuple[int, str, str]] = []  # chained, but not durable as far as is known
         self._dropped = 0
         self._since = 0.0  # when the first of the lines came
         self._repeated: dict[tuple[str, ...], Repeated] = {}
@@ -192,11 +193,14 @@ class AuditLog:
             return bool(self._lines) and now - self._since >= seconds
 
     def take(self) -> list[tuple[int, str, str]]:
-        """The rows that have come, chained, to be made durable now."""
+        """The rows that are to be made durable now, chained; `written` says that they are.
+
+        One thread makes rows durable. What it could not write is taken again.
+        """
         now = self._clock()
         with self._lock:
             self._end_windows(now)
-            lines, self._lines, rows = self._lines, [], []
+            lines, self._lines = self._lines, []
             if self._dropped:
                 lost = {"action": "audit.dropped", "count": self._dropped}
                 self._dropped = 0
@@ -204,11 +208,16 @@ class AuditLog:
                 lines.append(self._lines.pop())
             for line in lines:
                 self.head = Head(self.head.seq + 1, chained(self.head.hash, line))
-                rows.append((self.head.seq, line, self.head.hash))
+                self._unwritten.append((self.head.seq, line, self.head.hash))
             if now - self._told >= HEAD_EVERY:
                 self.tell_head()
                 self._told = now
-            return rows
+            return list(self._unwritten)
+
+    def written(self) -> None:
+        """The rows that were taken last are durable."""
+        with self._lock:
+            self._unwritten.clear()
 
     def finish(self) -> None:
         """Add what was counted and has no row yet."""

@@ -78,11 +78,6 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
             else f"{datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
         )
 
-    def shown(self) -> dict[str, Any]:
-        """All but the secrets."""
-        fields = msgspec.to_builtins(self)
-        return {name: value for name, value in fields.items() if name not in ("token", "previous", "policy")}
-
 
 class _Header(msgspec.Struct):
     """What kits of every format have."""

@@ -156,6 +156,16 @@ class RunStore:
         with self._transaction() as database:
             _put_meta(database, values)
 
+    def execute(self, statements: Iterable[Statement]) -> None:
+        """Execute statements in a transaction of their own; rows that wait for `flush` still wait.
+
+        Raises:
+            RunError: The database cannot be written.
+        """
+        with self._transaction() as database:
+            for query, values in statements:
+                database.executemany(query, values)
+
     def flush(
         self,
         meta: Mapping[str, Any],

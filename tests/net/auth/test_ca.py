@@ -13,9 +13,9 @@ from cryptography import x509
 
 from offbeat.core.errors import UsageError
 from offbeat.net.auth.ca import RENEWED_BEFORE, OwnAuthority, check_host, covers
+from offbeat.net.auth.certificate_renewal import renew_certificate
 from offbeat.net.auth.certificates import SERVER, check_usage
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials
-from offbeat.net.auth.renewal import renew_certificate
 from offbeat.net.auth.tls import server_tls
 from offbeat.net.auth.tokens import enrol
 

@@ -12,7 +12,7 @@ from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.client.connector import ServerConnector
 from offbeat.net.kit import Kit, KitFile
 from offbeat.net.proxy import proxy_for
-from offbeat.net.renewing import RenewingClientChannel
+from offbeat.net.token_renewal import RenewingClientChannel
 from offbeat.net.transport import ChannelRefusedError, ClientChannel
 
 

@@ -46,7 +46,7 @@ from offbeat.net.grpc.protocol import (
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
-from offbeat.net.renewing import RenewingServerChannel
+from offbeat.net.token_renewal import RenewingServerChannel
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError, ServerChannel
 from offbeat.net.versions import METADATA, VERSION_KEY, refusal
 from offbeat.net.wire.connection import CloseReason, Connection

@@ -163,6 +163,7 @@ class DurableStore:
             ]  # fmt: skip
             clients = [site.client for site in sites]
             self._store.flush(batches[-1].meta, statements, {"sites": clients, "clients": clients})
+            self.audit.written()
         except DamageError:
             raise
         except (OSError, RunError) as error:
@@ -196,7 +197,8 @@ class DurableStore:
     def write_audit(self) -> None:
         """Make the audit's rows durable, where no other commit does. Raises `RunError`."""
         if rows := self.audit.take():
-            self._store.flush({}, [(INSERT, rows)])
+            self._store.execute([(INSERT, rows)])
+            self.audit.written()
 
     def due(self, model_bytes: int) -> bool:
         """Whether it is time for a checkpoint of a model of so many bytes."""
@@ -216,6 +218,7 @@ class DurableStore:
         states = ClientStates(self.directory)
         others = [_FORGET_UPDATES, (INSERT, self.audit.take()), self._snapshots.statement()]
         self._store.checkpoint(coordinator.tensors, states, coordinator.now, others)
+        self.audit.written()
         self._secrets.forget()
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
@@ -230,6 +233,7 @@ class DurableStore:
         self.audit.finish()
         others = [_FORGET_UPDATES, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
         self._store.finish(model, coordinator.now, reason, summary, others, last)
+        self.audit.written()
         self._log.delete()
         self._secrets.delete()
         self.audit.tell_head()

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("grpc")
 
 from offbeat.core.errors import UsageError
-from offbeat.net import renewing
+from offbeat.net import token_renewal
 from offbeat.net.auth.ca import OwnAuthority
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.auth.tokens import Tokens, enrol, revoke
@@ -20,7 +20,7 @@ from offbeat.net.client.kit_connector import KitConnector
 from offbeat.net.grpc.client import connect
 from offbeat.net.kit import KitFile, make_kit, write_kit
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, Renewal, Renewed
-from offbeat.net.renewing import RenewingClientChannel
+from offbeat.net.token_renewal import RenewingClientChannel
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from tests.net.support import LIMITS, Open, server, site, until
 
@@ -40,7 +40,7 @@ class Federation:
         monkeypatch.setattr(
             Tokens, "__init__", lambda own, path, **options: init(own, path, clock=self.now, **options)
         )
-        monkeypatch.setattr(renewing, "LONGEST_SLEEP", 0.02)
+        monkeypatch.setattr(token_renewal, "LONGEST_SLEEP", 0.02)
 
     def now(self) -> float:
         return time.time() + self.late
@@ -162,13 +162,13 @@ def test_a_server_that_dies_between_making_and_sending_takes_the_token_before(fe
             send, made = ClientChannel.send, asyncio.Event()
             assert send
             with pytest.MonkeyPatch.context() as dying:
-                real = renewing.RenewingServerChannel.renew
+                real = token_renewal.RenewingServerChannel.renew
 
-                async def dies(own: renewing.RenewingServerChannel) -> None:
+                async def dies(own: token_renewal.RenewingServerChannel) -> None:
                     own._channel.send = lambda message: made.set()  # type: ignore[method-assign]
                     await real(own)
 
-                dying.setattr(renewing.RenewingServerChannel, "renew", dies)
+                dying.setattr(token_renewal.RenewingServerChannel, "renew", dies)
                 async with federation.joined(at):
                     federation.late += LIFE * 0.7
                     await made.wait()
