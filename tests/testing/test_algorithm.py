@@ -58,6 +58,34 @@ class Remembers(Buffered):
                 yield command
 
 
+class Shares(Buffered):
+    """Two parts of its state are one object, which is two after it was restored."""
+
+    snapshots = True
+
+    def initial(self) -> list[list[int]]:  # type: ignore[override]
+        shared: list[int] = []
+        return [shared, shared]
+
+    def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
+        if isinstance(event, Arrived):
+            state[0].append(event.task)
+        for command in super().on(event, [], view):
+            yield Train(command.client, 1 + len(state[1])) if isinstance(command, Train) else command
+
+
+class Hides(Buffered):
+    """Its state has something that is no plain data."""
+
+    snapshots = True
+
+    def initial(self) -> Any:
+        return [object()]
+
+    def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
+        return super().on(event, [], view)
+
+
 class Twice(Buffered):
     """Aggregates an update that was aggregated before."""
 
@@ -90,6 +118,8 @@ def test_what_is_right_passes(world):
         (Stops, r"faulty in world 0 with seed 0: .* s: liveness: 5 clients are there, no task runs"),
         (Random, r"faulty in world 0 with seed 0: task 0 at 0 s: determinism: "),
         (Remembers, r"faulty in world 0 with seed 0: task 0 at 0 s: determinism: "),
+        (Shares, r"faulty in world 0 with seed 0: task \d+ at [\d.]+ s: snapshot: "),
+        (Hides, r"faulty in world 0 with seed 0: the run at [\d.]+ s: snapshot: a object cannot be saved"),
         (Twice, r"faulty in world 0 with seed 0: the run at [\d.]+ s: refused: task \d+ is not held"),
     ],
 )

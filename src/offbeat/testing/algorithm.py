@@ -4,10 +4,11 @@ import json
 from collections.abc import Iterable
 from traceback import walk_tb
 
+from msgspec import msgpack
 from msgspec.structs import astuple
 
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.engine import Engine
+from offbeat.core.engine import Engine, SavedEngine
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import NoTraining
@@ -20,6 +21,7 @@ from offbeat.testing.worlds import random_worlds
 from offbeat.world.world import World
 
 UNTIL = Until(seconds=400.0, tasks=80)
+_KEPT = 3  # events after which a server is restored anew
 _EVALUATIONS = (None, Every(versions=1), Every(seconds=7.0), Every(seconds=31.7, versions=3))
 
 
@@ -143,6 +145,8 @@ def check_determinism(algorithm: Algorithm, world: World, seed: int = 0, *, unti
 def check_replay(algorithm: Algorithm, world: World, seed: int = 0, *, until: Until = UNTIL) -> None:
     """Check that a new server, fed the recorded events, gives the recorded commands.
 
+    So must one whose state is saved as plain data and restored now and then, if the schedule has `snapshots`.
+
     Args:
         algorithm: The algorithm to check.
         world: Where it runs.
@@ -155,12 +159,31 @@ def check_replay(algorithm: Algorithm, world: World, seed: int = 0, *, until: Un
     rows, _ = _play(algorithm, world, seed, until)
     stored = [Row(*json.loads(json.dumps(astuple(row)))) for row in rows]
     _check_same("replay", rows, stored)
+    _feed("replay", algorithm, seed, stored)
+    if algorithm.schedule.snapshots:
+        _feed("snapshot", algorithm, seed, stored, restored=True)
+
+
+def _feed(rule: str, algorithm: Algorithm, seed: int, rows: list[Row], restored: bool = False) -> None:
+    """Feed recorded events to a new server, which is another one every few events if it is `restored`."""
     given: list[Row] = []
     engine = Engine(algorithm.schedule, seed, given.append)
-    for event, commands in moments(stored):
+    for count, (event, commands) in enumerate(moments(rows)):
         engine.apply(event.t, event_of(event))
-        _check_same("replay", [event, *commands], given)
+        _check_same(rule, [event, *commands], given)
         given.clear()
+        if restored and count % _KEPT == 0:
+            saved = _saved(engine, event)
+            engine = Engine(algorithm.schedule, seed, given.append)
+            engine.restore(saved)
+
+
+def _saved(engine: Engine, row: Row) -> SavedEngine:
+    """The state of an engine, by way of its bytes."""
+    try:
+        return msgpack.decode(msgpack.encode(engine.save()), type=SavedEngine)
+    except (TypeError, OverflowError) as error:
+        raise JournalError(f"the run at {row.t:g} s: snapshot: {error}") from None
 
 
 def _check_same(rule: str, rows: list[Row], again: list[Row]) -> None:

@@ -72,10 +72,7 @@ class Helpers(Protocol):
         names: Their names.
         connected: Names of those that are there.
         view: How they are shown; None where there are none.
-        follows_journal: Whether what is known of them follows from the journal, which must be repeated then.
     """
-
-    follows_journal: bool
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -102,6 +99,9 @@ class Helpers(Protocol):
 
     def recovered(self) -> None:
         """The journal has been repeated: events are new from now on."""
+
+    def check_snapshots(self) -> None:
+        """Raises `TypeError` where a run has no snapshots: what is known of helpers is in the journal alone."""
 
     # ---- what a release holds up ----
 
@@ -184,7 +184,6 @@ class Helpers(Protocol):
 class NoHelpers:
     """The helpers of a run without secure aggregation: there are none, and nothing ever waits for them."""
 
-    follows_journal = False
     names: tuple[str, ...] = ()
     connected: Collection[str] = ()
     view: HelpersView | None = None
@@ -200,6 +199,9 @@ class NoHelpers:
 
     def recovered(self) -> None:
         """No committee has to be formed."""
+
+    def check_snapshots(self) -> None:
+        """Nothing is known of helpers: a run may have snapshots."""
 
     def settle(self, now: float, event: Event, settled: Callable[[], object]) -> None:
         """Every event has been carried out."""

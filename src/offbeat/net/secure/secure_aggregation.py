@@ -71,8 +71,6 @@ class SecureAggregation:
         evidence: What releases have shown of helpers and sites.
     """
 
-    follows_journal = True
-
     def __init__(
         self,
         run: ServedRun,
@@ -239,6 +237,10 @@ class SecureAggregation:
         """The journal has been repeated: is another committee asked for?"""
         if self.committee is not None:
             self._forming = self.names != tuple(helper.name for helper in self.committee.helpers)
+
+    def check_snapshots(self) -> None:
+        """Raises `TypeError`: the committee, and what releases have shown of helpers, are in the journal."""
+        raise TypeError("with secure aggregation, what is known of helpers follows from the journal")
 
     def _recorded_sum(self, event: Released) -> Integers:
         record = self.recorded.get(event.version)

@@ -11,7 +11,8 @@ What sites say becomes answers and events in `handlers`; what an event leads to 
 What is left for here follows from time: leases, deadlines, timers, evaluations that are due, the end.
 
 Everything but tensors follows from the journal. After a crash the same coordinator is made again, its past
-events are applied by `replay`, and its registry is the same.
+events are applied by `replay`, and its registry is the same. Or it goes on from the state that `save` gave at
+the last checkpoint, by `restore`, which is the same state without those events.
 
 A site's silence is not an event before its lease is over: who comes back in time is told again what it may
 have missed. Every message of a site may come twice; the second one changes nothing. Time is in seconds of the
@@ -336,8 +337,7 @@ class Coordinator:
         Raises:
             TypeError: It cannot be saved, and why.
         """
-        if self.helpers.follows_journal:
-            raise TypeError("what releases have shown of helpers follows from the journal")
+        self.helpers.check_snapshots()
         if not isinstance(self.collapse, CollapseDetector):
             raise TypeError("the run was begun under an earlier rule of collapse")
         if not self.algorithm.schedule.snapshots:
