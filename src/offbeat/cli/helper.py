@@ -35,10 +35,10 @@ def helper(
     address: Annotated[
         str, typer.Argument(metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH")
     ],
-    name: Annotated[str, typer.Option(help="the helper's name, as the run's recipe has it")],
+    name: Annotated[str, typer.Option(help="the helper's name in the run's recipe")],
     state: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="where the helper keeps its key; never restore it from a copy"),
+        typer.Option(metavar="DIR", help="directory for the helper's key; never restore it from a copy"),
     ],
     token_file: TokenFile = None,
     ca: ServerCA = None,
