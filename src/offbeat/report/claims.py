@@ -37,9 +37,9 @@ _MOST_SEEDS = 1000  # of a comparison
 
 @checked_dataclass
 class Claim:
-    """Something a paper says of several labels: that `better` is better than `than`, on average over them.
-
-    By a metric; or by how much the first one shown goes up and down (`change`), of which less is better.
+    """Claim of a paper about several labels: `better` is better than each of `than`, on average over them.
+    The comparison is by a metric, or by how much the first metric goes up and down (`change`), where less is
+    better.
     """
 
     says: str
@@ -50,13 +50,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class PairGap:
-    """What `better` is ahead of `than` by, seed by seed; positive is what the claim says.
+    """Advantage of `better` over `than`, seed by seed; positive in the direction of the claim.
 
     Attributes:
-        better: The label that is said to be ahead.
+        better: The label that the claim puts ahead.
         than: The other label.
-        gaps: The gap by seed, of the seeds that both have; of accuracies as shares.
-        apart: The seeds that both have whose runs are of different kinds of processor, and are not compared.
+        gaps: The gap by seed, for the common seeds; accuracies are shares.
+        apart: The common seeds whose runs are on different kinds of processor, and are not compared.
     """
 
     better: str
@@ -87,15 +87,15 @@ class PairGap:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the runs show of a claim.
+    """Result of the runs on a claim.
 
     Attributes:
         claim: The claim.
-        measure: What the labels are compared by; of its change, less is better.
-        pairs: The pairs of labels that there are runs of with common seeds.
-        first_look: Number of seeds with which it is judged first.
-        seeds: Number of the first seeds that its verdict rests on; 0 before the first look.
-        verdict: The verdict on the mean over its pairs; undecided before the first look.
+        measure: Quantity by which the labels are compared. For its change, less is better.
+        pairs: The pairs of labels that have runs with common seeds.
+        first_look: Number of seeds with which the claim is judged first.
+        seeds: Number of seeds on which the verdict rests; 0 before the first look.
+        verdict: The verdict on the mean over the pairs; undecided before the first look.
     """
 
     claim: Claim
