@@ -26,18 +26,18 @@ MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α 
 
 
 def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
-    """A copy of the tensor of this name in a part's memory, which takes its place there.
+    """Copy the tensor of this name in a part's memory, and put the copy in its place.
 
-    The tensor itself stays as it was: the memory is restored where the aggregation is skipped.
+    The tensor itself does not change, so that the memory can be restored if the aggregation is skipped.
 
     Args:
-        memory: the part's memory, which is saved with a run.
-        name: the tensor's name there.
-        like: a tensor of its shape and dtype.
-        value: what it is filled with when it is first used.
+        memory: The part's memory, which is saved with a run.
+        name: The tensor's name in the memory.
+        like: A tensor with its shape and dtype.
+        value: The initial value of its elements.
 
     Returns:
-        The tensor there: what is written to it stays.
+        The copy; changes of it stay in the memory.
     """
     known = memory.get(name)
     memory[name] = torch.full_like(like, value) if known is None else POOL.like(known).copy_(known)
@@ -119,7 +119,7 @@ class Mixing(Aggregator):
 
 @checked_dataclass
 class Normalization:
-    """a_i, what a client's local steps add up to: its update is divided by it (FedNova, Wang et al. 2020).
+    """Divisor a_i of a client's update: the sum of its local steps' weights (FedNova, Wang et al. 2020).
 
     `momentum` is the ρ of the clients' SGD; `proximal` is η μ, their learning rate times the weight of
     their proximal term. With neither, a is the number of steps.

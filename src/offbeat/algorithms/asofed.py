@@ -213,11 +213,11 @@ def asofed(
     delay_unit: DelayUnit = 1.0,
     features: Features = False,
 ) -> Algorithm:
-    """Every update is added as it comes; clients balance their gradients with earlier ones.
+    """Every update is added on its arrival; clients balance their gradients with earlier ones.
 
-    w := w + (n_k/N) Δ_k. The client goes ζ = ∇s − v + h, s = loss + (λ/2)‖w − w_o‖², with max(1, log d̄) times
-    its learning rate (d̄: its mean time for a task in units of `delay_unit` seconds), then
-    h := βh + (1 − β)v, v := ∇s. The paper's text could not be had: the head of the module says what is our
+    w := w + (n_k/N) Δ_k. The client steps along ζ = ∇s − v + h, s = loss + (λ/2)‖w − w_o‖², with max(1, log
+    d̄) times its learning rate (d̄: its mean time for a task in units of `delay_unit` seconds). Then h := βh
+    + (1 − β)v, v := ∇s. We had no access to the paper's text; the head of the module says what is our
     reading. A client keeps v and h.
     """
     return Algorithm(

@@ -88,10 +88,9 @@ def algorithm(
     result remembers its name and hyper-parameters, so that a run can be recorded and repeated.
 
     Args:
-        paper: authors, title, venue and year, and the algorithm or equations there.
-        kind: when updates make a version; `offbeat algorithms` lists by it.
-        removed: what to give in place of each option there was before, which recorded runs and recipes may
-            have.
+        paper: Authors, title, venue and year, and the algorithm or the equations in the paper.
+        kind: When updates make a version; `offbeat algorithms` orders its list by it.
+        removed: The replacement of each removed option, which recorded runs and recipes may still have.
     """
 
     def decorate(factory: Callable[P, Algorithm]) -> Factory[P]:

@@ -20,7 +20,7 @@ def fedasync(
     staleness: StalenessWeight = PolynomialWeight(1.0, 0.5),
     rho: ProximalWeight = 0.0,
 ) -> Algorithm:
-    """Every update is mixed into the global model the moment it arrives, less the staler it is.
+    """Every update is mixed into the global model on its arrival; stale updates get smaller weights.
 
     w := (1 − α_τ) w + α_τ w_i with α_τ = α s(τ). The defaults give the weight 0.9 (τ + 1)^−½ of
     FedCompass's tables. The client may minimise its loss + (ρ/2)‖w − w_o‖².

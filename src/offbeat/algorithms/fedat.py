@@ -279,11 +279,11 @@ def fedat(
     mu: ProximalWeight = 0.4,
     retier: Retier = False,
 ) -> Algorithm:
-    """Clients of similar speed form tiers; each holds rounds by itself, and rare tiers weigh more.
+    """Clients of similar speed form tiers; each tier has its own rounds, and rare tiers weigh more.
 
-    w := Σ_m (T_{M+1−m} / T) w_m, where w_m is tier m's mean of models and T_m how often it was made: the
-    slowest tier has the share that the fastest one has of the aggregations. The tiers are found on the
-    fly, within a ratio v of response times; FedCompass's tables use v = 2. Clients minimise their loss
+    w := Σ_m (T_{M+1−m} / T) w_m, where w_m is tier m's mean of models and T_m counts its aggregations: the
+    weight of the slowest tier is the fastest tier's share of the aggregations. The tiers are found during
+    the run, within a ratio v of response times; FedCompass's tables use v = 2. Clients minimise their loss
     + (λ/2)‖w − w_o‖².
     """
     return Algorithm(

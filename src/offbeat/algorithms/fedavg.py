@@ -14,10 +14,10 @@ from offbeat.local.objectives import Plain
     kind="synchronous",
 )
 def fedavg(steps: Steps = None, epochs: Epochs = None, *, clients_per_round: Concurrency = None) -> Algorithm:
-    """Rounds: every sampled client trains from the same model, all are waited for and averaged.
+    """Rounds: every sampled client trains from the same model; the server waits for all and averages.
 
-    w := Σ n_i w_i / Σ n_i. `clients_per_round` is the paper's m, None means all clients; one local epoch
-    when neither `steps` nor `epochs` is given.
+    w := Σ n_i w_i / Σ n_i. `clients_per_round` is the paper's m; None means all clients. A task has one
+    local epoch if neither `steps` nor `epochs` is given.
     """
     return Algorithm(
         schedule=Rounds(programme(steps, epochs), clients_per_round),

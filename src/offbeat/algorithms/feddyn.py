@@ -111,7 +111,7 @@ def _population(tasks: Sequence[Task]) -> int:
 def feddyn(
     steps: Steps = None, epochs: Epochs = None, *, clients_per_round: Concurrency = None, alpha: Alpha = 0.01
 ) -> Algorithm:
-    """FedAvg whose clients' losses are bent until their optima agree with the global one.
+    """FedAvg with modified losses at the clients, so that their optima agree with the global one.
 
     The client minimises loss − ⟨g_i, w⟩ + (α/2)‖w − w_o‖², then g_i := g_i − α(w_i − w_o). The server:
     h := h − (α/m) Σ (w_i − w), w := the unweighted mean of the w_i − h/α. The paper tunes α; the default

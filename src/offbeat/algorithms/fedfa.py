@@ -120,11 +120,11 @@ def fedfa(
     normalize: Annotated[bool, Field(description="divide each delta by its steps, as FedNova does")] = False,
     mu: ProximalWeight = 0.0,
 ) -> Algorithm:
-    """Every arrival takes the oldest one's place among the last K, and they make the next model at once.
+    """Every arrival replaces the oldest of the last K updates, which make the next model at once.
 
     "delta" (Eq. 4): w := w + (η_g / K) Σ Δ_k; "param" (Eq. 3): w := (1 / K) Σ w_k, over the window. The
     first K arrivals only fill it. `size` is the paper's K, `concurrency` its M_c, `server_lr` its η_g (for
-    deltas). Each delta is applied K times at 1/K: its whole weight is η_g, in FedBuff it is η_g / K.
+    deltas). Each delta is applied K times at 1/K, so its total weight is η_g; in FedBuff it is η_g / K.
 
     Table 6's combinations: `normalize` (FedNova; for deltas) takes Δ_k / steps_k times the window's mean
     number of steps; `mu` (FedProx) adds (μ/2)‖w − w_o‖² to the clients' loss. Weights by staleness and by

@@ -96,7 +96,7 @@ def fedlws(
     low: Low = 0.01,
     high: High = 0.2,
 ) -> Algorithm:
-    """FedAvg whose layers are shrunk a little each round, the more the clients disagree about them.
+    """FedAvg that shrinks each layer a little per round, and more if the clients disagree about it.
 
     w_l := γ_l w_avg,l with γ_l = ‖w‖ / (‖w‖ + τ_l ‖w_avg − w‖) and τ_l = clip(β · mean_k ‖Δ_k − Δ̄‖₂, low,
     high), over the parameters of a layer: those up to and including one bias. The defaults are the paper's.

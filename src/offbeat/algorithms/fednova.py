@@ -32,10 +32,10 @@ def fednova(
     mu: ProximalWeight = 0.0,
     lr: ClientRate = None,
 ) -> Algorithm:
-    """FedAvg over updates per local step: who does more steps does not pull harder.
+    """FedAvg over updates per local step: a client with more steps has no more influence.
 
     w := w + ā Σ p_i Δ_i / a_i with ā = Σ p_i a_i, where p_i = n_i / Σ n_i over the round's clients and a_i
-    is what τ_i local steps add up to:
+    is the sum of the weights of τ_i local steps:
 
     - plain SGD: a = τ;
     - SGD with momentum ρ: a = [τ − ρ(1 − ρ^τ)/(1 − ρ)]/(1 − ρ);

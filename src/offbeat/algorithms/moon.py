@@ -82,7 +82,7 @@ def moon(
     mu: Mu = 1.0,
     temperature: Temperature = 0.5,
 ) -> Algorithm:
-    """FedAvg whose clients keep their representations near the global model's and off their own last one's.
+    """FedAvg whose clients keep representations near the global model's and far from their last model's.
 
     loss + μ · −log( e^{sim(z, z_glob)/T} / (e^{sim(z, z_glob)/T} + e^{sim(z, z_prev)/T}) ). T = 0.5 is the
     paper's. It tunes μ over 0.1, 1, 5 and 10 (5 was best on CIFAR-10, 1 on its other two); the default 1 is

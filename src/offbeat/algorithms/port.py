@@ -181,11 +181,12 @@ def port(
     urgent: Urgent = False,
     average: Average = "deltas",
 ) -> Algorithm:
-    """K updates or more are aggregated at a time, and no update gets staler than a bound.
+    """K updates or more are aggregated at a time, and no update becomes staler than a bound.
 
     w := w + Σ ω_i Δ_i, ω_i ∝ n_i (α g(τ_i) + β (1 + cos(Δ_i, w − w_o)) / 2), g(τ) = τ_max / (τ + τ_max).
-    A client that would exceed τ_max is waited for or, `urgent`, recalled: it then reports at its next
-    epoch's end, so a task of less than an epoch is not shortened. Nobody starts between aggregations.
+    The server waits for a client that would exceed τ_max, or recalls it with `urgent`. A recalled client
+    reports at the end of its epoch, so a task of less than an epoch is not shortened. No client starts
+    between aggregations.
     """
     return Algorithm(
         schedule=Bounded(programme(steps, epochs), size, tau_max, concurrency, urgent),

@@ -61,11 +61,11 @@ def scaffold(
     clients_per_round: Concurrency = None,
     server_lr: ServerRate = 1.0,
 ) -> Algorithm:
-    """Rounds whose clients correct each step by how their gradients differ from the federation's.
+    """Rounds whose clients correct each step by the difference between their and all clients' gradients.
 
     w := w − η(∇f + c − c_i), then c_i := c_i − c + (w_o − w_i)/(K η). The server:
-    w := w + (η_g/|S|) Σ Δ_i and c := c + Σ Δc_i / N. For plain SGD on the clients. c doubles what
-    travels; a client keeps c_i.
+    w := w + (η_g/|S|) Σ Δ_i and c := c + Σ Δc_i / N. It requires plain SGD at the clients. c doubles the
+    traffic; a client keeps c_i.
     """
     return Algorithm(
         schedule=Rounds(programme(steps, epochs), clients_per_round),

@@ -28,9 +28,9 @@ class Round:
 
 @checked_dataclass
 class Rounds(Schedule):
-    """Synchronous: sample `concurrency` clients (None: all), wait for all of them, aggregate, repeat.
+    """Synchronous: sample `concurrency` clients (None means all), wait for all of them, aggregate, repeat.
 
-    A client that is lost or leaves is no longer waited for. A round that nobody survives changes
+    The server does not wait for a client that is lost or leaves. A round that no client survives changes
     nothing, and the next one starts at once.
     """
 
@@ -71,10 +71,10 @@ class Rounds(Schedule):
 
 @checked_dataclass
 class Buffered(Schedule):
-    """Asynchronous: `concurrency` clients (None: all) train at any time; `size` arrivals are aggregated.
+    """Asynchronous: `concurrency` clients (None means all) train at once; `size` arrivals are aggregated.
 
-    Each arrival frees a place, which goes at once to an idle client drawn at random. With
-    `size` = 1 every update is aggregated as it comes.
+    Each arrival frees a place, which an idle client, drawn at random, takes at once. With `size` = 1 every
+    update is aggregated on its arrival.
     """
 
     programme: Programme

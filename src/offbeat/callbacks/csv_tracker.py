@@ -19,12 +19,12 @@ COLUMNS = ("version", "t", "tasks", "bytes_up", "bytes_down")
 class CSVTracker(RunTracker):
     """One row for each evaluation: version, time `t` in seconds of the run's clock, tasks, bytes, metrics.
 
-    An undefined metric is "nan", one that was not measured is empty. A resumed run writes the file again
-    from what its directory has recorded, so each evaluation has one row.
+    An undefined metric is "nan", and a metric that was not measured is empty. A resumed run rewrites the
+    file from the records in its directory, so each evaluation has one row.
 
     Args:
-        path: The file; "{label}" and "{seed}" in it stand for those of the run. None means metrics.csv in
-            the run's directory.
+        path: The file, in which "{label}" and "{seed}" are replaced by those of the run. None means
+            metrics.csv in the run's directory.
     """
 
     path: Path | None = None

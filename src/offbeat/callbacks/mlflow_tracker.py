@@ -36,13 +36,13 @@ BATCH = 100
 class MLflowTracker(RunTracker):
     """A run of MLflow for each run: the step is the version, time since the start the run's clock.
 
-    The file mlflow-run-id in the run's directory has the identifier of MLflow's run. A resumed run goes on
-    with that one, and logs what it has not yet: each evaluation is one point of each metric.
+    The file mlflow-run-id in the run's directory has the identifier of MLflow's run. A resumed run continues
+    MLflow's run and logs the missing points, so each evaluation is one point of each metric.
 
     Args:
         experiment: MLflow's experiment, which is created if there is none.
-        tracking_uri: Where MLflow's runs are, such as http://localhost:5000 or sqlite:///mlflow.db. None
-            means the environment variable MLFLOW_TRACKING_URI, else what MLflow chooses.
+        tracking_uri: Address of MLflow's runs, such as http://localhost:5000 or sqlite:///mlflow.db. None
+            means the environment variable MLFLOW_TRACKING_URI, else MLflow's default.
     """
 
     library: ClassVar[str] = "mlflow"

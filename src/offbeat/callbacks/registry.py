@@ -33,9 +33,9 @@ def make_callbacks(entries: Sequence[Entry], allow: Allow = NOTHING) -> list[Cal
     """Make the callbacks that a recipe lists under `callbacks`.
 
     Args:
-        entries: Each is the name of a built-in callback, "module:function" with a function or class of the
-            user's that returns a `Callback`, or a mapping with such a `name` and options.
-        allow: The modules and functions that may be named so.
+        entries: Each is the name of a built-in callback, "module:function" with the user's function or class
+            that returns a `Callback`, or a mapping with such a `name` and options.
+        allow: The modules and functions that may be named in this way.
 
     Raises:
         UsageError: A name or an option is unknown, a value is not allowed, a library is not installed, or

@@ -28,12 +28,12 @@ FOLDER = "tensorboard"
 class TensorBoardTracker(RunTracker):
     """One scalar for each metric of an evaluation: the step is the version, relative time the run's clock.
 
-    A resumed run writes its event file again from what its directory has recorded, so each evaluation is one
-    point, whichever program reads the file.
+    A resumed run rewrites its event file from the records in its directory, so each evaluation is one point
+    for every program that reads the file.
 
     Args:
-        directory: Folder of event files, in which each run has one, LABEL/seed-SEED. None means the folder
-            tensorboard in the run's directory.
+        directory: Folder of event files. Each run has its own folder LABEL/seed-SEED in it. None means the
+            folder tensorboard in the run's directory.
     """
 
     library: ClassVar[str] = "tensorboard"

@@ -29,13 +29,13 @@ EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}
 class WandbTracker(RunTracker):
     """A run of Weights & Biases for each run: the step is the version, the group the label.
 
-    The file wandb-run-id in the run's directory has W&B's identifier, its folder wandb the files. A resumed
-    run goes on under that identifier. Online it leaves out the steps that W&B has; offline it writes its
-    folder again from what the run's directory has recorded, in place of the earlier one.
+    The file wandb-run-id in the run's directory has W&B's identifier, and its folder wandb has the files. A
+    resumed run continues under this identifier. Online, it omits the steps that W&B already has. Offline, it
+    rewrites its folder from the records in the run's directory, and removes the earlier one.
 
     Args:
         project: W&B's project.
-        entity: The user or team it belongs to. None means the default one.
+        entity: The user or team that owns the project. None means the default one.
         mode: "offline" writes files only, for `wandb sync`. None means the environment variable WANDB_MODE,
             else online.
     """

@@ -45,7 +45,7 @@ from offbeat.core.errors import OffbeatError, UsageError
 
 app = typer.Typer(
     cls=Commands,
-    help="Asynchronous federated learning: simulate, compare, look.",
+    help="Asynchronous federated learning: simulate, compare, deploy, report.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -78,9 +78,9 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=version_option, is_eager=True, help="print the version")
     ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error, too")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="also show the traceback of an error")] = False,
 ) -> None:
-    """Asynchronous federated learning: simulate, compare, look."""
+    """Asynchronous federated learning: simulate, compare, deploy, report."""
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (

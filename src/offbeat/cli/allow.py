@@ -24,7 +24,7 @@ AllowOption = Annotated[
     typer.Option(
         "--allow",
         metavar="MODULE[:FUNCTION]",
-        help="what a file or a server may name: what the module exposes, or this function; may be repeated",
+        help="code that a file or server may name: a module's exposed functions, or one function; repeatable",
     ),
 ]
 VARIABLE = "OFFBEAT_ALLOWED_NAMES"

@@ -27,13 +27,11 @@ if TYPE_CHECKING:
 def check(
     address: Address = None,
     data: Annotated[str | None, typer.Option(metavar="DATA", help="the site's data, as for join")] = None,
-    state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="where the site will keep its state")
-    ] = None,
+    state: Annotated[Path | None, typer.Option(metavar="DIR", help="directory for the site's state")] = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="the site's policy (YAML), as for join")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="the site's name, where no credential says it")] = None,
+    name: Annotated[str | None, typer.Option(help="the site's name, if no credential contains it")] = None,
     kit: KitOption = None,
     token_file: TokenFile = None,
     ca: ServerCA = None,
@@ -43,7 +41,7 @@ def check(
     insecure_plaintext: InsecurePlaintext = False,
     as_json: AsJson = False,
 ) -> None:
-    """Try out a site's set-up, without taking part: address, proxy, TLS, token, clock, disk, data, policy."""
+    """Test a site's set-up without taking part: address, proxy, TLS, token, clock, disk, data, policy."""
     with requires_extra("net"):
         from offbeat.net.check import check_access, check_disk, check_loading, check_way
         from offbeat.net.proxy import proxy_for

@@ -23,20 +23,25 @@ TABLE_WIDTH = 100
 def compare(
     recipe: options.RecipeName,
     labels: Annotated[
-        str | None, typer.Option("--algorithms", "-a", metavar="A,B,C", help="labels; all of the recipe's")
+        str | None,
+        typer.Option(
+            "--algorithms", "-a", metavar="A,B,C", help="labels to compare; default: all in the recipe"
+        ),
     ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds")] = None,
     target: options.Target = None,
     metric: options.MetricName = None,
     baseline: options.Baseline = None,
     sets: options.Sets = None,
     sweeps: Annotated[
         list[str] | None,
-        typer.Option("--sweep", metavar="KEY=A,B,C", help="values to try; again for each with each"),
+        typer.Option(
+            "--sweep", metavar="KEY=A,B,C", help="values to try; repeat for more keys: each with each"
+        ),
     ] = None,
     scales: options.Scales = None,
     directory: options.OutOption = None,
-    jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
+    jobs: Annotated[str, typer.Option("--jobs", "-j", help="number of simultaneous runs, or auto")] = "auto",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
@@ -45,7 +50,7 @@ def compare(
     as_json: options.AsJson = False,
     allow: AllowOption = None,
 ) -> None:
-    """Run several algorithms under several seeds and print a table; call it again to go on."""
+    """Run several algorithms under several seeds and print a table; the same call continues it."""
     from offbeat.core.validation import did_you_mean
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan

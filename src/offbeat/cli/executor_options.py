@@ -12,24 +12,24 @@ if TYPE_CHECKING:
     from offbeat.sim.execution import Execution
 
 WorkersOption = Annotated[
-    str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")
+    str, typer.Option("--workers", help="number of worker processes, or auto; 0 trains in the main process")
 ]
 ExecutorOption = Annotated[
     Literal["local", "batched", "ray"],
-    typer.Option("--executor", help="train on this machine, here many clients together, or on a Ray cluster"),
+    typer.Option("--executor", help="train on this machine, many clients together, or on a Ray cluster"),
 ]
 RayAddress = Annotated[
     str | None,
     typer.Option(
         "--ray-address", metavar="ADDRESS",
-        help="HOST:PORT of the Ray cluster's head, or auto; without it: $RAY_ADDRESS, or Ray here",
+        help="HOST:PORT of the Ray cluster's head, or auto; default: $RAY_ADDRESS, else Ray on this machine",
     ),
 ]  # fmt: skip
 ClientMemory = Annotated[
     str | None,
     typer.Option(
         "--client-memory", metavar="SIZE",
-        help="memory for what a run's clients keep, such as 512MB; the rest goes to files; without it: all",
+        help="memory for what clients keep, such as 512MB; the rest goes to files; default: no limit",
     ),
 ]  # fmt: skip
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}

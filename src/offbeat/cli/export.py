@@ -14,13 +14,15 @@ def export(
     directory: Directory,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="the file: *.safetensors, *.pt, *.pt2 or *.onnx"),
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="file to write: *.safetensors, *.pt, *.pt2 or *.onnx"
+        ),
     ] = None,
-    best: Annotated[bool, typer.Option("--best", help="the best version, not the final one")] = False,
+    best: Annotated[bool, typer.Option("--best", help="export the best version, not the final one")] = False,
     model: Annotated[
         str | None,
         typer.Option(
-            metavar="MODULE:FUNCTION", help="makes the module, in place of what the run has recorded"
+            metavar="MODULE:FUNCTION", help="function that makes the module, in place of the recorded one"
         ),
     ] = None,
     allow: AllowOption = None,

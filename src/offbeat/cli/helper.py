@@ -36,7 +36,7 @@ SECTIONS = {
 def helper(
     state: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="where the helper keeps its key; never restore it from a copy"),
+        typer.Option(metavar="DIR", help="directory for the helper's key; never restore it from a copy"),
     ],
     address: Address = None,
     name: Annotated[

@@ -72,19 +72,20 @@ def join(
         ),
     ] = None,
     validation: Annotated[
-        float, typer.Option(min=0.0, help="share of the data to evaluate on when asked, and not to train on")
+        float, typer.Option(min=0.0, help="share of the data that is held out for evaluations")
     ] = 0.0,
     model: Annotated[
-        str | None, typer.Option(metavar="module:function", help="the site's own, in place of the run's")
+        str | None,
+        typer.Option(metavar="module:function", help="the site's own model, in place of the run's"),
     ] = None,
     learner: Annotated[
         str | None,
-        typer.Option(metavar="module:function", help="data, model, loss and training of the site's own"),
+        typer.Option(metavar="module:function", help="the site's own data, model, loss and training"),
     ] = None,
     allow: AllowOption = None,
-    name: Annotated[str | None, typer.Option(help="the site's name, where no credential says it")] = None,
+    name: Annotated[str | None, typer.Option(help="the site's name, if no credential contains it")] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="keep the site's state and update here")
+        Path | None, typer.Option(metavar="DIR", help="directory for the site's state and pending update")
     ] = None,
     kit: KitOption = None,
     token_file: TokenFile = None,
@@ -97,26 +98,27 @@ def join(
     give_up_after: GiveUpAfter = GIVE_UP_AFTER,
     keep_model: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="write the model that the run shares here (.safetensors)"),
+        typer.Option(metavar="FILE", help="file for the model that the run shares (.safetensors)"),
     ] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="what the site refuses (YAML), changed by the keys policy.…"),
+        typer.Option(metavar="FILE", help="the site's policy (YAML); the keys policy.… take precedence"),
     ] = None,
     accept: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CODE",
-            help="accept less privacy, other helpers' keys or another run, by the code that a refusal says; "
+            help="accept less privacy, other helpers' keys or another run, by the code in a refusal; "
             "may be repeated",
         ),
     ] = None,
     helper: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="help with secure aggregation too, by this name"),
+        typer.Option(metavar="NAME", help="also help with secure aggregation, under this name"),
     ] = None,
     helper_state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="of the helper; never restore it from a copy")
+        Path | None,
+        typer.Option(metavar="DIR", help="directory for the helper's key; never restore it from a copy"),
     ] = None,
     helper_token_file: Annotated[
         Path | None, file_option("of the helper, as `offbeat enrol` made it")
@@ -133,7 +135,7 @@ def join(
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
-    """Take part in a run as a site, with data that stay here."""
+    """Take part in a run as a site, with data that stay at the site."""
     with requires_extra("net"):
         from offbeat.net.client.connector import connector
         from offbeat.net.client.join import join as join_run

@@ -21,7 +21,7 @@ NOT_REVIEWED = "no cryptographer has reviewed privacy: have it reviewed before y
 def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
     """List the algorithms and what they need, or one with its paper, its options and its parts.
 
-    NAME is one of the list, or one's own function, module:function, which is called with its defaults.
+    NAME is an algorithm of the list, or module:function: your own function, called with its defaults.
     """
     from offbeat.algorithms import ALGORITHMS
     from offbeat.algorithms.compose import own_factory
@@ -41,7 +41,7 @@ def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = N
 
 
 def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
-    """List the built-in recipes, or print one to start your own from."""
+    """List the built-in recipes, or print one as a start for your own."""
     from offbeat.core.validation import did_you_mean
     from offbeat.recipes.load import built_in, load_recipe
 

@@ -14,28 +14,30 @@ RecipeName = Annotated[
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe")]
 Scales = Annotated[
-    list[str] | None, typer.Option("--scale", help="one of the recipe's own sets of changes; may be repeated")
+    list[str] | None,
+    typer.Option("--scale", help="one of the recipe's named sets of changes; may be repeated"),
 ]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs, or directories of runs")]
-Target = Annotated[float | None, typer.Option(help="value of the metric whose first time is measured")]
+Target = Annotated[float | None, typer.Option(help="value of the metric; the time to reach it is measured")]
 MetricName = Annotated[
-    str | None, typer.Option("--metric", metavar="NAME", help="what runs are compared by; usually accuracy")
+    str | None,
+    typer.Option("--metric", metavar="NAME", help="metric by which runs are compared; usually accuracy"),
 ]
 Tables = Annotated[
     list[Path] | None,
-    typer.Option("--table", metavar="FILE", help="the table as *.csv, *.md or *.tex; may be repeated"),
+    typer.Option("--table", metavar="FILE", help="file for the table: *.csv, *.md or *.tex; may be repeated"),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
-Baseline = Annotated[str | None, typer.Option(help="label whose time is 1.00x")]
+Baseline = Annotated[str | None, typer.Option(help="label whose time counts as 1.00x")]
 Initial = Annotated[
     Path | None,
     typer.Option(metavar="FILE|DIR", help="weights to start from: .safetensors, or a finished run"),
 ]
 Callbacks = Annotated[
     list[str] | None,
-    typer.Option("--callback", metavar="NAME", help="called while the run goes on; may be repeated"),
+    typer.Option("--callback", metavar="NAME", help="function called during the run; may be repeated"),
 ]
 StateDirectory = Annotated[Path, typer.Option(metavar="DIR", help="the run's directory")]
 Seed = Annotated[int | None, typer.Option(help="the run's seed")]
@@ -43,11 +45,13 @@ InsecurePlaintext = Annotated[
     bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
 ]
 TokenFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="with the line that `offbeat enrol` printed")
+    Path | None, typer.Option(metavar="FILE", help="file with the line that `offbeat enrol` printed")
 ]
 ServerCA = Annotated[
     Path | None,
-    typer.Option("--ca", metavar="FILE", help="who signs the server's certificate (PEM); else the system's"),
+    typer.Option(
+        "--ca", metavar="FILE", help="authority of the server's certificate (PEM); default: the system's"
+    ),
 ]
 Certificate = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="its own certificate (PEM)")]
 CertificateKey = Annotated[
@@ -59,7 +63,7 @@ ProxyOption = Annotated[
         "--proxy", metavar="URL", help="HTTP proxy to the server, http://USER@HOST:PORT; env: https_proxy"
     ),
 ]
-GiveUpAfter = Annotated[float, typer.Option(help="seconds without a server before it gives up; inf: never")]
+GiveUpAfter = Annotated[float, typer.Option(help="seconds without a server before giving up; inf: never")]
 Log = Annotated[Style, typer.Option(help="auto, text or json")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error")]
 

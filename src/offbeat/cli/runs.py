@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 def report(
     directories: Directories,
-    output: Annotated[Path, typer.Option("-o", "--output", help="the page")] = Path("report.html"),
-    png: Annotated[Path | None, typer.Option(help="directory for static figures too")] = None,
-    svg: Annotated[Path | None, typer.Option(help="directory for them as SVG")] = None,
-    pdf: Annotated[Path | None, typer.Option(help="directory for them as PDF")] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="file for the page")] = Path("report.html"),
+    png: Annotated[Path | None, typer.Option(help="directory for figures as PNG")] = None,
+    svg: Annotated[Path | None, typer.Option(help="directory for figures as SVG")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="directory for figures as PDF")] = None,
     clients_csv: Annotated[
-        Path | None, typer.Option(help="file for every evaluation of every client, as CSV")
+        Path | None, typer.Option(help="CSV file for every evaluation of every client")
     ] = None,
     tables: Tables = None,
     target: Target = None,
@@ -75,7 +75,7 @@ def journal(
         str | None, typer.Option(help="only events, only commands, or only entries of one name")
     ] = None,
 ) -> None:
-    """Print a run's journal as JSON lines: one object an event or command."""
+    """Print a run's journal as JSON lines: one object per event or command."""
     from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
     from offbeat.core.validation import did_you_mean
     from offbeat.runs.record import read_run

@@ -78,15 +78,15 @@ def serve(
     recipe: options.RecipeName,
     state: options.StateDirectory,
     listen: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="where sites connect: HOST:PORT, [IPV6]:PORT or unix:PATH")
+        str, typer.Option(metavar="ADDRESS", help="address for sites: HOST:PORT, [IPV6]:PORT or unix:PATH")
     ] = ADDRESS,
     sites: Annotated[
-        int | None, typer.Option(min=1, help="sites to wait for; without it: the recipe's clients")
+        int | None, typer.Option(min=1, help="number of sites to wait for; default: the recipe's clients")
     ] = None,
     test: Annotated[
         str | None,
         typer.Option(
-            metavar="DATA", help="DATASET, module:function or none; without it: the recipe's test data"
+            metavar="DATA", help="DATASET, module:function or none; default: the recipe's test data"
         ),
     ] = None,
     initial: options.Initial = None,
@@ -105,22 +105,24 @@ def serve(
     tokens: Annotated[Path | None, options.file_option("sites' tokens, which `offbeat enrol` writes")] = None,
     insecure_plaintext: options.InsecurePlaintext = False,
     insecure_any_name: Annotated[
-        bool, typer.Option("--insecure-any-name", help="anybody beyond loopback may take part, as anybody")
+        bool, typer.Option("--insecure-any-name", help="beyond loopback, anyone may take part under any name")
     ] = False,
     dashboard: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="a live page, and /metrics")
+        str | None, typer.Option(metavar="HOST:PORT", help="address of the live page and of /metrics")
     ] = None,
     dashboard_unencrypted: Annotated[
-        bool, typer.Option("--dashboard-unencrypted", help="the page's token can be read on its way")
+        bool,
+        typer.Option("--dashboard-unencrypted", help="no TLS for the page: its token can be read on the way"),
     ] = False,
     callbacks: options.Callbacks = None,
     allow: AllowOption = None,
     log: options.Log = "auto",
     log_level: options.LogLevel = "info",
 ) -> None:
-    """Serve a recipe's run to sites; called again with the same directory it goes on.
+    """Serve a recipe's run to sites; the same directory continues the run.
 
-    Ctrl-C or `offbeat stop DIR` leaves the run as it is, to be served again. The recipe's seconds are real.
+    Ctrl-C or `offbeat stop DIR` leaves the run as it is, and the same call continues it. The recipe's
+    seconds are real.
     """
     with requires_extra("net"):
         from offbeat.net import descriptors

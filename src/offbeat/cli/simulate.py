@@ -19,7 +19,7 @@ def run(
     seed: options.Seed = None,
     initial: options.Initial = None,
     directory: options.OutOption = None,
-    label: Annotated[str | None, typer.Option(metavar="NAME", help="what reports call the run")] = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME", help="the run's name in reports")] = None,
     workers: executor_options.WorkersOption = "0",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
@@ -27,7 +27,7 @@ def run(
     callbacks: options.Callbacks = None,
     allow: AllowOption = None,
     keep_checkpoint: Annotated[
-        bool, typer.Option(help="whether the run can be resumed under other limits once it has ended")
+        bool, typer.Option(help="whether the run can continue under other limits after its end")
     ] = True,
     as_json: options.AsJson = False,
 ) -> None:
@@ -57,7 +57,9 @@ def resume(
     sets: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="until.KEY=VALUE", help="other limits, by which a run that has ended goes on"
+            "--set",
+            metavar="until.KEY=VALUE",
+            help="other limits, under which a run that has ended continues",
         ),
     ] = None,
     workers: executor_options.WorkersOption = "0",
@@ -68,7 +70,7 @@ def resume(
     allow: AllowOption = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Go on with a run that was interrupted, or that has ended and is given other limits."""
+    """Continue a run that was interrupted, or that has ended and gets other limits."""
     from offbeat.recipes.build import recorded_recipe, resume_run
     from offbeat.recipes.load import changed_limits, document_of
     from offbeat.runs.extension import check_extension

@@ -20,22 +20,24 @@ def simulate_like(
     directory: Directory,
     algorithm: Annotated[
         str | None,
-        typer.Option("--algorithm", "-a", help="a label of its recipe, or a name; without it: its own"),
+        typer.Option(
+            "--algorithm", "-a", help="a label of the recipe, or an algorithm; default: the run's own"
+        ),
     ] = None,
     sets: Sets = None,
     seed: Annotated[int | None, typer.Option(min=0, help="the simulation's seed")] = None,
     speeds: Annotated[
         Literal["jitter", "tasks"],
-        typer.Option(help="jitter: a mean and a deviation per client; tasks: one by one"),
+        typer.Option(help="jitter: a mean and a deviation per client; tasks: the recorded speeds one by one"),
     ] = "jitter",
     world_out: Annotated[
-        Path | None, typer.Option(help="file for the fitted world; a trace if *.csv")
+        Path | None, typer.Option(help="file for the fitted world; *.csv is a trace")
     ] = None,
     output: OutOption = None,
-    only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop there")] = False,
+    only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop")] = False,
     allow: AllowOption = None,
 ) -> None:
-    """Simulate a run's recipe, with another algorithm if you like, in a world fitted to its journal."""
+    """Simulate a run's recipe, or another algorithm, in a world fitted to the run's journal."""
     from offbeat.recipes import from_run
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.names import check_names

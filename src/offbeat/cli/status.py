@@ -26,13 +26,13 @@ def status(
     token_file: Annotated[
         Path | None, typer.Option(help=f"file with the page's token; else ${TOKEN_VARIABLE}")
     ] = None,
-    ca: Annotated[Path | None, typer.Option(help="certificates to trust, of a page with TLS")] = None,
+    ca: Annotated[Path | None, typer.Option(help="certificates to trust for a page with TLS")] = None,
     unencrypted: Annotated[
-        bool, typer.Option("--unencrypted", help="let the token cross the network readable")
+        bool, typer.Option("--unencrypted", help="allow the token to cross the network in readable form")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the sites of a run and how it stands, from its directory or its live page; or a site's state."""
+    """Show a run's sites and progress, from its directory or its live page; or a site's state."""
     if target.startswith(("http://", "https://")):
         token = read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "").strip() or None
         with requires_extra("net"):

@@ -16,11 +16,11 @@ from offbeat.core.errors import RunError, UsageError
 def stop(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="the state directory of a running server")],
     end: Annotated[
-        bool, typer.Option("--end", help="end the run: its model as it is becomes the final one")
+        bool, typer.Option("--end", help="end the run: its current model becomes the final one")
     ] = False,
-    wait: Annotated[float, typer.Option(help="seconds to wait until the server has stopped")] = 60.0,
+    wait: Annotated[float, typer.Option(help="seconds to wait for the server to stop")] = 60.0,
 ) -> None:
-    """Stop a server of this machine: leave its run to go on another time, or end it."""
+    """Stop a server on this machine; its run can continue later, or ends."""
     pid = server_pid(directory)
     try:
         os.kill(pid, signal.SIGUSR1 if end else signal.SIGTERM)

@@ -19,15 +19,15 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
     """Wrap a user's data as a collection of samples.
 
     Args:
-        data: A collection already; a tensor or an array (x without targets); a pair (x, y) of tensors,
+        data: A collection of samples; a tensor or an array (x without targets); a pair (x, y) of tensors,
             arrays, lists, pandas frames or series, also as {"x": x, "y": y}; a pandas frame with `label`; a
             `TensorDataset` of one or two tensors; a dataset of Hugging Face; the samples of all users of
             LEAF's JSON; or any map-style dataset.
-        label: The column of the targets, of a frame or a dataset of Hugging Face. None means that the latter
-            gives its columns by name.
+        label: The column of the targets, for a frame or a dataset of Hugging Face. None means that a dataset
+            of Hugging Face gives its columns by name.
 
     Raises:
-        UsageError: It is none of these, or values are missing.
+        UsageError: The data are none of these, or values are missing.
     """
     if is_frame(data):
         return _of_frame(data, label)

@@ -164,9 +164,9 @@ Collate = Callable[[list[Any]], Batch]
 
 @dataclass(frozen=True, eq=False)
 class MapDataset:
-    """A map-style dataset of any library: `len(dataset)` and `dataset[i]`, as PyTorch and Hugging Face have.
+    """A map-style dataset of any library, with `len(dataset)` and `dataset[i]` as in PyTorch.
 
-    Where it has `__getitems__` a batch is read by one call.
+    If the dataset has `__getitems__`, one call reads a batch.
 
     Attributes:
         dataset: The dataset.

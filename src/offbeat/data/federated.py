@@ -198,14 +198,14 @@ def own_data(data: Any, validation: float = 0.0, label: str | None = None) -> Fe
     """The data of one site, as one client.
 
     Args:
-        data: Whatever `as_samples` takes; a pair of these, to train and to evaluate on (a pair of columns is
-            x and y); the splits "train" and, where there is one, "validation" of Hugging Face; or the
-            `FederatedData` of one client.
-        validation: Share of the samples in [0, 1) that is held out, as `federate` does it; 0 with a pair.
+        data: Data in any form that `as_samples` takes; a pair of these, to train and to evaluate on (a pair
+            of columns is x and y); the splits "train" and, if there is one, "validation" of Hugging Face; or
+            the `FederatedData` of one client.
+        validation: Share of the samples in [0, 1) that is held out, as in `federate`; 0 with a pair.
         label: The column of the targets, of a frame or a dataset of Hugging Face.
 
     Raises:
-        UsageError: It is none of these, or has no samples.
+        UsageError: The data are none of these, or have no samples.
     """
     if is_split_dict(data):
         train, held = train_and(data, "validation")

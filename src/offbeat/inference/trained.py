@@ -61,13 +61,13 @@ def trained_module(
 
     Args:
         record: The run.
-        module: The module, which is written to, or a function that makes it, with the draws of the run's
-            seed. None means the function that the run has recorded by name, with its options.
+        module: The module, into which the weights are written, or a function that makes it, with the draws
+            of the run's seed. None means the function that the run has recorded by name, with its options.
         best: Whether to take the best version, `best.safetensors`, in place of the final one.
-        allow: What the run's directory may name, to make the module.
+        allow: Code that the run's directory may name, to make the module.
 
     Raises:
-        UsageError: The run has no such version, its module cannot be made, or it is another one.
+        UsageError: The run has no such version, its module cannot be made, or the module is another one.
     """
     path = _weights(record, best)
     described = record.meta.get("plan") or record.meta.get("learner") or {}

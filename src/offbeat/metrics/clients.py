@@ -10,7 +10,7 @@ from offbeat.core.metric_names import CLIENT_COUNT, CLIENTS, QUANTILES, UNDEFINE
 def aggregate_clients(results: ClientResults, higher_is_better: Mapping[str, bool] = {}) -> dict[str, float]:
     """Reduce the metrics of clients to numbers of the whole evaluation.
 
-    For each metric, such as "accuracy", over the clients for which it is finite; NaN where there are none:
+    The numbers of a metric, such as "accuracy", use the clients where it is finite. Without any they are NaN:
 
     | name | number |
     |---|---|
@@ -21,10 +21,10 @@ def aggregate_clients(results: ClientResults, higher_is_better: Mapping[str, boo
 
     Args:
         results: Samples and metrics by client; clients without samples are left out.
-        higher_is_better: Whether more is better of a metric whose name does not tell.
+        higher_is_better: Whether more is better, by name, for metrics whose names do not tell.
 
     Returns:
-        These numbers, and "clients.count", the number of clients. The same in whatever order clients stand.
+        These numbers, and "clients.count", the number of clients. The order of the clients does not matter.
     """
     evaluated = [found for _, found in sorted(results.items()) if found[0]]
     names = dict.fromkeys(name for _, metrics in evaluated for name in metrics)

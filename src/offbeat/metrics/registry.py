@@ -77,17 +77,17 @@ def make_metrics(wanted: Wanted) -> dict[str, StreamingMetric]:
 def default_metrics(
     scores: Tensor, target: Tensor, *, probabilities: bool = False
 ) -> dict[str, StreamingMetric]:
-    """Metrics that are reported beside the loss where the user wants none in particular.
+    """Metrics that are reported beside the loss if the user chooses none.
 
     Args:
         scores: Scores of a module for some samples, at least one, [N, ...].
-        target: Targets of these samples, or of the whole test set: one that is neither 0 nor 1 tells a
-            regression from binary and multi-label predictions.
+        target: Targets of these samples, or of the whole test set. A target that is neither 0 nor 1
+            distinguishes a regression from binary and multi-label predictions.
         probabilities: Scores are probabilities in [0, 1]. False means logits; scores do not tell.
 
     Returns:
-        Accuracy for every kind of classification. Nothing for a regression, nor for scores and targets that
-        fit no kind of prediction or do not tell which.
+        The accuracy for every kind of classification. Nothing for a regression, or for scores and targets
+        that fit no kind of prediction or several.
     """
     if not isinstance(scores, Tensor) or not isinstance(target, Tensor) or 0 in (scores.ndim, target.ndim):
         return {}
@@ -104,13 +104,13 @@ def higher_is_better(name: str, metric: object = None) -> bool:
     """Whether a larger value of a metric is better.
 
     Args:
-        name: Name of the metric. One that ends in "loss", "error", "perplexity", "mae", "mse" or "rmse" is
-            better if lower.
+        name: Name of the metric. If the name ends in "loss", "error", "perplexity", "mae", "mse" or "rmse",
+            lower is better.
         metric: The metric, whose attribute `higher_is_better` decides if it is True or False. None means that
             the name decides.
 
     Returns:
-        True for a metric of which nothing is known.
+        True if a larger value is better, or if nothing is known of the metric.
     """
     known = getattr(metric, "higher_is_better", None)
     return metric_names.higher_is_better(name) if known is None else bool(known)

@@ -186,9 +186,9 @@ def run_recipe(
         execution: How this machine carries the run out.
         out: The run's directory. None means that nothing is recorded.
         watch: Called with the run's progress.
-        label: What the run is called in reports. None means the algorithm's label, or its name.
+        label: The run's name in reports. None means the algorithm's label, or its name.
         metric: A metric that evaluations must give, if there are any. None means any.
-        allow: What the recipe may name: "module", of which what it exposes may be called, or
+        allow: Code that the recipe may name: "module", whose exposed functions may be called, or
             "module:function".
 
     Raises:

@@ -121,9 +121,9 @@ class Recipe(Section):
         clients: Number of clients.
         data: Dataset and partition.
         model: Specification of the model: a built-in one, or a function "module:function" and its options;
-            "statistics" gathers statistics of the features in place of a training.
-        initial: A .safetensors file, or the directory of a finished run, whose weights a run starts from.
-            None means those of the model, drawn from the seed.
+            "statistics" gathers statistics of the features and trains nothing.
+        initial: Initial weights: a .safetensors file, or the directory of a finished run. None means those
+            of the model, drawn from the seed.
         training: Options of the local training.
         loss: loss(output, target), the name of a loss of PyTorch or "module:function". None means the cross
             entropy.
@@ -131,26 +131,27 @@ class Recipe(Section):
         evaluate_batch: evaluate(module, batch) of `TorchLearner`, "module:function".
         metrics: Metrics beside the loss: built-in ones or "module:function"; a mapping gives them names.
         personal: Patterns such as "head.*" of tensors that stay at their client.
-        examples: Privacy of each client's examples, DP-SGD in its local steps. None means that there is none.
+        examples: Privacy of each client's examples, by DP-SGD in its local steps. None means no such
+            privacy.
         world: Speeds, links and availability of the clients.
         algorithm: The algorithm of `offbeat run`: a label, or a mapping with `name` and hyper-parameters.
-        algorithms: Hyper-parameters of each algorithm by label; a label that is not an algorithm's name has
-            the name under `name`, and what else of the recipe it changes, by dotted key, under `set`.
-        guard: Refuses updates whose size is absurd beside the recent ones; "off" means no guard.
+        algorithms: Hyper-parameters of each algorithm by label. A label that is not an algorithm's name has
+            the name under `name`. Its other changes of the recipe, by dotted key, are under `set`.
+        guard: Options of the guard, which refuses updates of absurd size; "off" means no guard.
         privacy: Noise, secure sums and their options. None means that each update is used as it is.
         until: Limits of a run.
         evaluate: How often the global model is evaluated.
-        callbacks: What is called while a run goes on: names, "module:function" of one's own, or mappings with
-            such a `name` and options.
+        callbacks: Objects that are called during a run: names, the user's "module:function", or mappings
+            with such a `name` and options.
         seed: First seed.
         seeds: Number of seeds of a comparison.
-        metric: Metric that runs are compared by. None means the accuracy if it was recorded, else the first
+        metric: Metric by which runs are compared. None means the accuracy if it was recorded, else the first
             metric, else the loss.
-        target: Value of the metric whose first time a comparison measures.
-        baseline: Label whose time is 1.00x.
+        target: Value of the metric; a comparison measures the time at which a run first reaches it.
+        baseline: Label whose time counts as 1.00x.
         claims: Claims of a paper about the labels.
         scales: Named sets of changes, by dotted key.
-        sweep: Values that a comparison tries, each with each other, by dotted key; "algorithm.steps" is a
+        sweep: Values that a comparison tries in all combinations, by dotted key; "algorithm.steps" is a
             hyper-parameter of every label's algorithm.
     """
 

@@ -55,10 +55,10 @@ class PairGap:
     """The lead of `better` over `than`, seed by seed; a positive lead supports the claim.
 
     Attributes:
-        better: The label that is said to be ahead.
+        better: The label that the claim puts ahead.
         than: The other label.
-        gaps: The gap by seed, of the seeds that both have; of accuracies as shares.
-        apart: The seeds that both have whose runs are of different kinds of processor, and are not compared.
+        gaps: The gap by seed, for the common seeds; accuracies are shares.
+        apart: The common seeds whose runs are on different kinds of processor, and are not compared.
     """
 
     better: str
@@ -93,11 +93,11 @@ class Finding:
 
     Attributes:
         claim: The claim.
-        measure: What the labels are compared by; of its change, less is better.
-        pairs: The pairs of labels that there are runs of with common seeds.
-        first_look: Number of seeds with which it is judged first.
-        seeds: Number of the first seeds that its verdict rests on; 0 before the first look.
-        verdict: The verdict on the mean over its pairs; undecided before the first look.
+        measure: Quantity by which the labels are compared. For its change, less is better.
+        pairs: The pairs of labels that have runs with common seeds.
+        first_look: Number of seeds with which the claim is judged first.
+        seeds: Number of seeds on which the verdict rests; 0 before the first look.
+        verdict: The verdict on the mean over the pairs; undecided before the first look.
     """
 
     claim: Claim

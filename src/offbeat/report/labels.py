@@ -22,13 +22,13 @@ _KINDS = ("name", "kind", "law")
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The name of a group of runs.
+    """Name of a group of runs.
 
     Attributes:
-        text: The whole label, unlike that of every other group.
+        text: The whole label, which no other group has.
         name: The label without options.
-        options: Value, as text, of each option that tells any two groups of one name apart, by dotted key;
-            without those that its runs do not have.
+        options: Values, as text, of the options that distinguish groups with this name, by dotted key;
+            without those that the group's runs do not have.
     """
 
     text: str

@@ -36,9 +36,10 @@ def check_algorithm(
 ) -> None:
     """Run an algorithm in many worlds, without training, and check each journal by an independent auditor.
 
-    In each world: the journal keeps the rules of `offbeat.testing.journal`, the run's summary says what the
-    journal says, the run goes on until its limit while a client is there, the same seed gives the same
-    journal however often the model is evaluated, and a replay of the events gives the recorded commands.
+    In each world these statements hold: the journal keeps the rules of `offbeat.testing.journal`; the run's
+        summary agrees with the journal; the run continues until its limit while a client is present; the
+        same seed gives the same journal however often the model is evaluated; a replay of the events gives
+        the recorded commands.
 
     Args:
         algorithm: The algorithm to check.
@@ -46,7 +47,7 @@ def check_algorithm(
         seed: Seed of the random worlds; the run in world i has the seed `seed` + i.
         until: Limit of each run.
         clients: Smallest and largest number of clients of the random worlds.
-        invariant: A rule of the algorithm's own, checked after each event with its commands.
+        invariant: An additional rule of the algorithm, checked after each event with its commands.
 
     Raises:
         JournalError: One line that names the algorithm, the world, the task, the time and the rule.
@@ -84,13 +85,13 @@ def check_run(
 
     Args:
         algorithm: The algorithm to check.
-        world: Where it runs.
+        world: The world of the run.
         seed: The run's seed.
         until: The run's limit.
-        invariant: A rule of the algorithm's own, checked after each event with its commands.
+        invariant: An additional rule of the algorithm, checked after each event with its commands.
 
     Returns:
-        The auditor, as the journal's end left it.
+        The auditor after the journal's last row.
 
     Raises:
         JournalError: The run breaks a rule.
@@ -127,7 +128,7 @@ def check_determinism(algorithm: Algorithm, world: World, seed: int = 0, *, unti
 
     Args:
         algorithm: The algorithm to check.
-        world: Where it runs.
+        world: The world of the run.
         seed: The run's seed.
         until: The run's limit.
 
@@ -149,7 +150,7 @@ def check_replay(algorithm: Algorithm, world: World, seed: int = 0, *, until: Un
 
     Args:
         algorithm: The algorithm to check.
-        world: Where it runs.
+        world: The world of the run.
         seed: The run's seed.
         until: The run's limit.
 

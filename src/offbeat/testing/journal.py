@@ -99,21 +99,21 @@ def moments(rows: Sequence[Row]) -> Iterator[tuple[Row, list[Row]]]:
 
 
 class JournalAudit:
-    """An auditor's state at one moment of a run; an invariant may read every attribute.
+    """Knowledge of the auditor at one moment of a run; an invariant may read every attribute.
 
     Attributes:
-        time: Of the last event, in seconds.
+        time: Time of the last event, in seconds.
         version: Aggregations and rollbacks so far.
-        begun: The event `begin` has happened.
-        present: Clients that are there.
+        begun: Whether the event `begin` has happened.
+        present: The present clients.
         running: The task of each busy client.
         idle: The event that left each idle client without a task.
         held: Tasks that have arrived and are neither aggregated nor dropped.
         tasks: All tasks, by number.
-        ended: How many tasks were `aggregated`, `dropped`, `lost`.
+        ended: Numbers of tasks that were `aggregated`, `dropped` or `lost`.
         timers: The time for which each timer is set.
-        staleness: Of all arrivals, in order.
-        measuring: Clients whose channels are being measured, `None` if nobody's are.
+        staleness: Staleness of all arrivals, in order.
+        measuring: Clients whose channels are being measured; None means that there is no measurement.
         epoch: Number of committees so far.
         released: The last version whose masked sum is known, or has failed.
         summed: Tasks whose masked updates were summed.

@@ -93,14 +93,14 @@ def chunks(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 class RunningWindow:
     """The last K vectors x_k, their weights c_k and the running sum Σ c_k x_k, kept in named tensors.
 
-    An arrival costs the same whatever K: the sum gains the newest vector and loses the oldest. The x_k are
-    tensors of their own: taking a row of one tensor takes longer than replacing a short row.
+    An arrival costs the same for every K: the sum gains the newest vector and loses the oldest. The x_k are
+        separate tensors, because taking a row of one tensor takes longer than replacing a short row.
 
     Args:
-        memory: the named tensors; where there are none, zeros are made.
+        memory: The named tensors. Missing ones are made as zeros.
         size: K.
-        like: a vector of the size and dtype of the x_k.
-        columns: names of further tensors with a number for each x_k.
+        like: A vector with the size and dtype of the x_k.
+        columns: Names of further tensors with a number for each x_k.
     """
 
     # After this number of arrivals the sum is formed anew, which removes its rounding errors.

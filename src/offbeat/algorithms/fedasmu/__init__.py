@@ -153,12 +153,12 @@ def fedasmu(
     ask_every: AskEvery = None,
     merge: MergeOption = Merge(),
 ) -> Algorithm:
-    """Updates are mixed in with weights that follow the loss; devices merge a fresh model in mid-training.
+    """Updates are mixed in with weights that follow the loss; clients merge a fresh model during a task.
 
-    w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i. After l* epochs a device
-    merges the current model: w := (1 − β) w + β w_g. Five local epochs when neither `steps` nor `epochs`
-    is given: a task needs two to ask. The paper gives m' = 10, 𝒯 = 10, τ_max = 99 and the rates;
-    the threshold, where λ, σ, ι, γ, υ start, μ_α and μ_β are ours.
+    w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i. After l* epochs a client
+    merges the current model: w := (1 − β) w + β w_g. A task has five local epochs if neither `steps` nor
+    `epochs` is given, because a request needs two. The paper gives m' = 10, 𝒯 = 10, τ_max = 99 and the
+    rates. The threshold, the start of λ, σ, ι, γ, υ, and μ_α and μ_β are our choice.
     """
     local = programme(steps, epochs, otherwise=5)
     server = Periodic(local, period=period, size=size, threshold=threshold, tau_max=tau_max)

@@ -103,9 +103,10 @@ def fedssmu(
     ask_every: AskEvery = None,
     merge: MergeOption = Merge(),
 ) -> Algorithm:
-    """Rounds whose updates are mixed in one by one, as they come; devices merge what others brought before.
+    """Rounds whose updates are mixed in one by one on arrival; clients merge the round's model so far.
 
-    FedASMU's equations with the number of the round for t and the number mixed in before, plus 1, for s.
+    FedASMU's equations, where t is the number of the round and s is 1 plus the number of updates mixed in
+    before.
     """
     local = programme(steps, epochs, otherwise=5)
     server = MixedRounds(local, clients_per_round, tau_max)

@@ -250,12 +250,12 @@ def wireless(
     slot: Slot = None,
     halving: Halving = None,
 ) -> Algorithm:
-    """Every so often some of the clients that are ready send, within what the shared radio carries.
+    """Periodically some of the ready clients send, within the capacity of the shared radio.
 
-    θ(t+1) := Σ_{k∈Π} w_k (θ_k(t, 0) + û_k), w_k ∝ |S_k| γ^{a_k} (Eq. 13), goes to all that were ready. It
-    needs a world with a channel. With the period T_max, γ = 1, μ = 0 and random scheduling it is synchronous
-    FedAvg with R of N clients. The default γ = 1 weighs by data alone, as Equation 5; the paper gives no
-    value for γ < 1.
+    θ(t+1) := Σ_{k∈Π} w_k (θ_k(t, 0) + û_k), w_k ∝ |S_k| γ^{a_k} (Eq. 13), goes to all clients that were
+    ready. It needs a world with a channel. With the period T_max, γ = 1, μ = 0 and random scheduling it is
+    synchronous FedAvg with R of N clients. The default γ = 1 weighs by data alone, as Equation 5; the paper
+    gives no value for γ < 1.
     """
     local = programme(steps, epochs)
     return Algorithm(
