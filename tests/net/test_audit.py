@@ -238,6 +238,8 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
         ("token.make", "north"), ("site.enrol", "south"),
     ]  # fmt: skip
     assert first not in str(rows)
+    ended = json.loads(rows[2][1])
+    assert (ended["actor"]["id"], ended["event"]["reason"]) == ("north", "renewed")
     revoke(path, "south")
     later = AuditLog(Late())
     later.open("r1", log.head, [line for _, line, _ in rows])

@@ -6,23 +6,37 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from socket import socket
 
 import pytest
 
 pytest.importorskip("grpc")
 
+import offbeat as ob
 from offbeat.core.errors import UsageError
-from offbeat.net import token_renewal
+from offbeat.data.dataset import Dataset
+from offbeat.models import MLPSpec
+from offbeat.net import ServerOptions, join, serve, server_learner, token_renewal
 from offbeat.net.auth.ca import OwnAuthority
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.auth.tokens import Tokens, enrol, revoke
 from offbeat.net.client.kit_connector import KitConnector
 from offbeat.net.grpc.client import connect
 from offbeat.net.kit import KitFile, make_kit, write_kit
-from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, Renewal, Renewed
+from offbeat.net.messages import (
+    FromServer,
+    FromSite,
+    Heartbeat,
+    Register,
+    Rejected,
+    Renewal,
+    Renewed,
+    UpdateAck,
+)
 from offbeat.net.token_renewal import RenewingClientChannel
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
-from tests.net.support import LIMITS, Open, server, site, until
+from offbeat.runs.record import read_run
+from tests.net.support import LIMITS, Open, server, shares_of_digits, site, until
 
 LIFE = 90
 
@@ -325,3 +339,68 @@ def test_a_refusal_of_a_token_that_was_renewed_is_the_end_of_a_connection_only(
             assert await first.receive() == said
 
     asyncio.run(story())
+
+
+@pytest.mark.thorough
+def test_no_update_is_lost_in_a_run_whose_tokens_are_renewed_twenty_times(
+    federation: Federation, tmp_path: Path
+) -> None:
+    """Connections are cut, and the server is left and served again; the clock moves by most of a life."""
+    state, links, acknowledged = federation.own.directory, dict[str, ClientChannel](), set[int]()
+    names, (shares, test) = ("north", "east"), shares_of_digits(2, 120, 40)
+    learner = server_learner(MLPSpec(hidden=(8,)), test=test)
+    experiment = ob.Experiment(ob.fedasync(steps=5), learner, until=ob.Until(seconds=1e6))
+    credentials = ServerCredentials(federation.own.certificate, federation.own.key, tokens=federation.tokens)
+    kits = {name: KitFile(tmp_path / f"{name}.kit") for name in names}
+
+    class Acknowledged(RenewingClientChannel):
+        async def receive(self) -> FromServer:
+            message = await super().receive()
+            if isinstance(message, UpdateAck) and message.accepted:
+                acknowledged.add(message.task)
+            return message
+
+    async def take_part(name: str, share: Dataset, port: int) -> None:
+        way = KitConnector(kits[name])
+
+        async def connected() -> ClientChannel:
+            links[name] = Acknowledged(await way(), lambda token, expires: None)
+            return links[name]
+
+        await join(connected, share, state=tmp_path / name, min_step_seconds=0.01)
+
+    async def story() -> None:
+        with socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for name, kit in kits.items():
+            token, ca = enrol(federation.tokens, name, life=LIFE), federation.own.ca.read_text()
+            write_kit(kit.path, make_kit(f"127.0.0.1:{port}", token, None, ca, "", ""))
+        sites = [
+            asyncio.create_task(take_part(name, share, port))
+            for name, share in zip(names, shares, strict=True)
+        ]
+        for renewals in range(4, 21, 4):
+            async with serve(
+                experiment, state, f"127.0.0.1:{port}", options=ServerOptions(clients=2),
+                credentials=credentials,
+            ):  # fmt: skip
+                for number in range(renewals - 4, renewals):
+                    before, done = [kit.read().token for kit in kits.values()], len(acknowledged)
+                    await until(lambda done=done: len(acknowledged) > done)
+                    federation.late += LIFE * 0.7
+                    await until(
+                        lambda before=before: all(
+                            kit.read().token != old for kit, old in zip(kits.values(), before, strict=True)
+                        )
+                    )
+                    await links[names[number % 2]].close("cut off")
+        assert not any(task.done() for task in sites)
+        for task in sites:
+            task.cancel()
+        await asyncio.gather(*sites, return_exceptions=True)
+
+    asyncio.run(story())
+    arrived = {row.task for row in read_run(state).rows() if row.name == "arrived"}
+    assert len(acknowledged) >= 20
+    assert acknowledged <= arrived

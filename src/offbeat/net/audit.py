@@ -168,9 +168,12 @@ class AuditLog:
         with self._lock:
             for site in sorted({*stored, *self._tokens}):
                 known, found = self._tokens.get(site, set()), {t.label: t for t in stored.get(site, ())}
+                by_hand = not found or any(not found[label].replaces for label in found.keys() - known)
+                actor = OPERATOR if by_hand else Actor(site, "site")
                 for label in sorted(known - found.keys()):
                     action = "token.revoke" if found else "site.revoke"
-                    self._append(OPERATOR, {"action": action, "site": site, "token": label}, "completed")
+                    why = {} if by_hand else {"reason": "renewed"}
+                    self._append(actor, {"action": action, "site": site, "token": label, **why}, "completed")
                 for label, token in found.items():
                     if label in known:
                         continue
