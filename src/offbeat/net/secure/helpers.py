@@ -101,7 +101,7 @@ class Helpers(Protocol):
         """The journal has been repeated: events are new from now on."""
 
     def check_snapshots(self) -> None:
-        """Raises `TypeError` if a run has no snapshots: only the journal knows the helpers."""
+        """Raises `TypeError` where a run has no snapshots: the journal alone tells of its helpers."""
 
     # ---- what a release holds up ----
 
