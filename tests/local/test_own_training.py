@@ -307,6 +307,13 @@ def test_a_task_goes_on_from_a_checkpoint(options: dict[str, Any]) -> None:
     assert (result.metrics, result.lr) == (whole.metrics, whole.lr)
 
 
+def test_class_weights_serve_training_after_an_evaluation() -> None:
+    one = ob.TorchLearner(linear, tensors(), ob.Training(class_weights=(1.0, 3.0)))
+    base = one.initial(0)
+    one.evaluate(base)
+    assert one.train(base, LocalTask(0, 0, 0, 2, 0), Plain()).delta.any()
+
+
 def test_class_weights() -> None:
     weighted = ob.TorchLearner(linear, tensors(), ob.Training(class_weights=(1.0, 3.0)))
     own = ob.TorchLearner(

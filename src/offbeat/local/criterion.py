@@ -110,10 +110,21 @@ class Criterion:
             raise UsageError("a batch without a target, and an output without a loss: give loss or step")
         found = scores(output)
         target = _classes(found, target)
-        weights = self.class_weights
-        if weights is None:
+        if self.class_weights is None:
             return functional.cross_entropy(found, target)
-        return functional.cross_entropy(found, target, torch.tensor(weights, device=found.device))
+        return functional.cross_entropy(found, target, self._weights_on(found.device))
+
+    def _weights_on(self, device: torch.device) -> Tensor:
+        """The weights of the classes on a device, where they stay: to bring them there would wait for it."""
+        if device not in self._weights:
+            with torch.inference_mode(False):  # training uses what an evaluation has made
+                self._weights[device] = torch.tensor(self.class_weights, device=device)
+        return self._weights[device]
+
+    @cached_property
+    def _weights(self) -> dict[torch.device, Tensor]:
+        """The weights of the classes by device."""
+        return {}
 
     def check_batch(self, batch: Batch, name: Callable[[int], str]) -> None:
         """Check that the loss can mean a batch's targets; arguments and errors as of `check_targets`."""

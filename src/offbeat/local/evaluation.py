@@ -57,12 +57,13 @@ def evaluate(
         held.clear()
 
     for samples, read in batches:
-        batch = read()
-        own = _Held(samples, read, _score(module, criterion, batch, whose))
-        del batch
+        own = _Held(samples, read, _score(module, criterion, read(), whose))
+        if own.here and not held:
+            _reduce(reduced, module, criterion, own, whose)
+            continue
         held.append(own)
         nbytes += own.nbytes
-        if own.here or nbytes >= HELD:
+        if nbytes >= HELD:
             settle()
             nbytes = 0
     settle()
@@ -96,8 +97,6 @@ class _Held:
 
 def _read(held: list[_Held]) -> list[_Held]:
     """What batches gave, on the CPU; but large scores and their targets are counted where they are."""
-    if all(own.here for own in held):
-        return held
     large = {id(own) for own in held if own.nbytes >= HELD}
     copied = iter(to_host([t for own in held for t in _copied(own, large=id(own) in large)]))
 

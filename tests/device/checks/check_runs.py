@@ -13,8 +13,11 @@ import offbeat as ob
 from offbeat.algorithms import robust as r
 from offbeat.codec.qsgd import Qsgd
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.learner import LocalTask
 from offbeat.core.model import Model
 from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.local.objectives import Plain
+from offbeat.local.training import ExponentialDecay
 from tests.device.pretended import DEVICE, Noted, PretendedDevice
 from tests.sampling import mostly_thorough, thorough
 from tests.sim.sim_worlds import CALM, HARD, digits, make, mlp, normed, outcome
@@ -98,11 +101,7 @@ def waits(device: PretendedDevice) -> Callable[[ob.TorchLearner], dict[str, Note
     """What a task, an evaluation and a version make the program wait for, once a run is under way."""
 
     def count(learner: ob.TorchLearner) -> dict[str, Noted]:
-        from offbeat.core.learner import LocalTask
-        from offbeat.core.objective import Objective
-        from offbeat.local.objectives import Plain
-
-        objective: Objective = Plain()
+        objective = Plain()
         one = on(DEVICE, learner)
         base = one.initial(1).to(DEVICE)
         one.train(base, LocalTask(0, 0, 0, 1, 1), objective)
@@ -135,6 +134,37 @@ def test_a_step_waits_for_nothing_and_a_task_and_an_evaluation_once(
     assert found["long"].uploaded == 12 * 20 * 8
     assert found["long"].downloaded == 0
     assert found["evaluation"].downloaded <= len(learner.data.test or ()) * (10 * 4 + 8) + 15 * 4
+
+
+TRAININGS: dict[str, dict[str, Any]] = {
+    "momentum": {"momentum": 0.9, "weight_decay": 0.1},
+    "adam": {"optimizer": "adam", "lr": 0.01, "clip_norm": 0.5},
+    "weights": {"class_weights": tuple(range(1, 11)), "accumulate": 2},
+    "decay": {"optimizer": "rmsprop", "lr": 0.01, "decay": ExponentialDecay(0.9), "decay_per": "step"},
+}
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_no_option_of_the_training_makes_a_step_wait(device: PretendedDevice, name: str) -> None:
+    data = digits(mlp).data
+    one = ob.TorchLearner(mlp, data, ob.Training(batch_size=20, device=DEVICE, **TRAININGS[name]))
+    base = one.initial(1).to(DEVICE)
+    one.train(base, LocalTask(0, 0, 0, 1, 1), Plain())
+    with device.phase() as noted:
+        one.train(base, LocalTask(1, 0, 0, 5, 1), Plain())
+    assert len(noted.waits) == 1, noted.waits
+
+
+def test_large_scores_are_counted_where_they_are(
+    device: PretendedDevice, learner: ob.TorchLearner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offbeat.local.evaluation.HELD", 100)
+    there = on(DEVICE, learner)
+    base = learner.initial(1)
+    expected = learner.evaluate(base)
+    with device.phase() as noted:
+        assert there.evaluate(base.to(DEVICE)) == expected
+    assert noted.downloaded < 100
 
 
 def test_an_update_costs_three_waits_and_a_version_two(

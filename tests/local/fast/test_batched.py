@@ -206,10 +206,17 @@ class Attending(nn.Module):
         return out
 
 
+def batch_normed() -> nn.Module:
+    """Statistics of each client's batch, of numbers and of channels; one layer without weights of its own."""
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 8)]
+    return nn.Sequential(*layers, nn.BatchNorm1d(8, affine=False, momentum=0.3), nn.Tanh(), nn.Linear(8, 3))
+
+
 IMAGES = (1, 4, 4)
 FURTHER: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], dict[str, Any]]] = {
     "group norm": (grouped, IMAGES, {}),
     "dropout": (dropping, IMAGES, {}),
+    "batch norm": (batch_normed, IMAGES, {"batch_size": 5, "lr": 0.05, "drop_last": True}),
     "attention": (Attending, (5, 2), {"lr": 0.05}),
     "clipped": (odd, (6,), {"clip_norm": 0.3, "momentum": 0.9, "weight_decay": 0.05}),
     "adam": (odd, (6,), {"optimizer": "adam", "lr": 0.02, "weight_decay": 0.05}),
@@ -230,10 +237,11 @@ def test_so_it_is_with_more_than_sgd(name: str, objective: Objective) -> None:
         expected = one.train(base, task, objective)
         torch.testing.assert_close(got.delta, expected.delta, rtol=2e-3, atol=2e-5)
         assert got.metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-4)
+        assert torch.equal(got.integers, expected.integers)
 
 
 @pytest.mark.bits
-@pytest.mark.parametrize("name", ["dropout", "clipped", "together"])
+@pytest.mark.parametrize("name", ["dropout", "clipped", "together", "batch norm"])
 def test_so_a_result_does_not_depend_on_who_is_beside_it_either(name: str) -> None:
     module, shape, options = FURTHER[name]
     one = learner(module, shape, **options)
@@ -356,6 +364,18 @@ class Drawing(nn.Module):
         return functional.dropout(self.layer(x), 0.5, self.training)
 
 
+class Again(nn.Module):
+    """One batch norm layer, passed twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm = nn.Linear(6, 3), nn.BatchNorm1d(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.norm(torch.tanh(self.norm(self.layer(x))))
+        return out
+
+
 class Holding(nn.Module):
     """A parameter of its own beside dropout."""
 
@@ -402,15 +422,16 @@ def weighted(output: Tensor, target: Tensor) -> Tensor:
         (lambda: learner(odd, precision="float16"), Plain(), "with precision = 'float16', only in float32"),
         (lambda: learner(odd, accumulate=2), Plain(), "with accumulate = 2, only with its default"),
         (
-            lambda: learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))),
+            lambda: learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3, momentum=None))),
             Plain(),
-            "a model with BatchNorm1d",
+            "BatchNorm1d with momentum = None, only nn.BatchNorm1d, 2d and 3d with a momentum",
         ),
         (
             lambda: learner(lambda: nn.Sequential(nn.AlphaDropout(0.1), nn.Linear(6, 3))),
             Plain(),
             "a model with AlphaDropout, only nn.Dropout",
         ),
+        (lambda: learner(Again), Plain(), "a batch norm layer that is passed twice"),
         (lambda: learner(Holding), Plain(), "a model with Dropout inside of Holding"),
         (
             lambda: learner(odd, precision="bfloat16", optimizer="adam", momentum=0.0, loss=weighted),
@@ -435,6 +456,14 @@ def test_what_it_cannot_train(
         BatchedTrainer(made(), objective, 4)
     assert f"executor batched cannot train {complaint}" in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_batch_of_one_is_too_small_for_batch_norm() -> None:
+    one = learner(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), batch_size=3)
+    with pytest.raises(
+        ob.UsageError, match=r"the clients together: Sequential cannot be trained .*drop_last"
+    ):
+        together(one, Plain(), tasks())
 
 
 def test_dropout_of_nothing_is_none() -> None:

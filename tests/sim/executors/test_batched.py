@@ -90,6 +90,19 @@ def test_memory_for_no_task_ends_the_run_in_a_sentence(
         run("fedbuff", learner, executor=ob.Batched(4))
 
 
+def test_with_batch_norm_it_ends_close_to_the_others() -> None:
+    learner = digits(normed)
+    one, many = (run("fedbuff", learner, executor=executor) for executor in (None, ob.Batched(4)))
+    torch.testing.assert_close(many.model.values, one.model.values, rtol=1e-3, atol=1e-4)
+    assert torch.equal(many.model.integers, one.model.integers)
+
+
+def test_statistics_that_stay_at_clients_are_refused() -> None:
+    algorithm = ob.compose(ob.fedbuff(2, steps=2), buffers="local")
+    with pytest.raises(ob.UsageError, match="cannot train with buffers = 'local' or 'recompute'"):
+        ob.simulate(algorithm, CALM, digits(normed), until=UNTIL, executor=ob.Batched(4))
+
+
 def test_it_is_an_own_arithmetic(learner: ob.TorchLearner) -> None:
     """Otherwise the tests of how a run is resumed would show nothing."""
     one, many = run("fedbuff", learner), run("fedbuff", learner, executor=ob.Batched())
@@ -206,7 +219,6 @@ class Own(Wrapped):
     ("algorithm", "made", "complaint"),
     [
         ("fedavg", lambda: Own(digits()), "cannot train with Own, only with a TorchLearner"),
-        ("fedavg", lambda: digits(normed), "cannot train a model with BatchNorm1d"),
         ("scaffold", digits, "cannot train objective ControlVariates"),
         ("moon", digits, "cannot train objective Contrastive"),
         ("fedasmu", digits, "cannot train objective FreshMerge"),

@@ -29,6 +29,7 @@ from offbeat.local.criterion import Loss
 from offbeat.local.errors import unfit_batch
 from offbeat.local.fast.batched_dropout import undrawn_dropout, without_dropout
 from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, padded_samples
+from offbeat.local.fast.batched_norm import BATCH_NORM
 from offbeat.local.fast.batched_optimizers import ADAM_OPTIONS, batched_optimizer
 from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.objectives import Plain, Proximal
@@ -49,9 +50,10 @@ class BatchedTrainer:
     """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` where that cannot be done."""
 
     def __init__(self, learner: TorchLearner, objective: Objective, clients: int) -> None:
-        # A model with buffers is refused, so their policy does not matter.
-        objective = unwrap_buffers(objective)
+        own, objective = objective, unwrap_buffers(objective)
         _check(learner, objective)
+        if own is not objective and learner.prepare().bench.buffers:
+            raise _refused("with buffers = 'local' or 'recompute'", "with follow and mean")
         _probe(learner)
         self._learner = learner
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
@@ -73,7 +75,7 @@ class BatchedTrainer:
         return [results[task.task] for task, _ in pairs]
 
     def _train(self, pairs: Sequence[BatchedTask]) -> list[LocalResult]:
-        stacked, ready, training = self._stacked, self._ready, self._training
+        stacked, training = self._stacked, self._training
         tasks, bases = zip(*pairs, strict=True)
         plan = self._plan(tasks)
         stacked.load([base.values for base in bases])
@@ -87,10 +89,9 @@ class BatchedTrainer:
         inputs = {active: self._samples[: active * self._size] for active in set(plan.active)}
         found = []
         for step, active in enumerate(plan.active):
-            stacked.activate(active, plan.samples[step])
+            stacked.activate(active, plan.samples[step], plan.weights[step, :active])
             x = torch.index_select(self._x, 0, rows[step], out=inputs[active])
-            with training.autocast():
-                output = stacked(ready.bench.laid_out(x))
+            output = self._output(x, labels[step])
             each, gradient = self._loss(output.detach().float(), labels[step], scaled[step])
             stacked.backward(output, gradient.to(output.dtype))
             optimizer.step(stacked.gradients())
@@ -105,9 +106,19 @@ class BatchedTrainer:
         if bases[0].values.device != ends[0].device:  # they come back together
             ends = list(torch.stack(ends).to(bases[0].values.device))
         return [
-            LocalResult(end.sub_(base.values), base.integers, {"loss": loss / task.steps}, lr)
+            # The integers are the counters of batch norm, one a layer, which each step passes once.
+            LocalResult(end.sub_(base.values), base.integers + task.steps, {"loss": loss / task.steps}, lr)
             for end, task, base, loss, lr in zip(ends, tasks, bases, total, rates, strict=True)
         ]
+
+    def _output(self, x: Tensor, labels: Tensor) -> Tensor:
+        """The module's output. Raises `UsageError` where a batch is too small for a layer."""
+        try:
+            with self._training.autocast():
+                return self._stacked(self._ready.bench.laid_out(x))
+        except ValueError as error:
+            module = self._ready.bench.module
+            raise unfit_batch(_CLIENTS, module, "trained", (x, labels), error) from error
 
     def _generators(self, tasks: Sequence[LocalTask]) -> list[torch.Generator]:
         """Each task's generator, from which its layers draw as they do where it is trained alone."""
@@ -249,12 +260,14 @@ def _check(learner: TorchLearner, objective: Objective) -> None:
     tensors_of(learner)
     module = learner.prepare().bench.module
     for layer in module.modules():
-        if isinstance(layer, _BatchNorm):
-            raise _refused(f"a model with {type(layer).__name__}", "models without batch norm")
+        if isinstance(layer, _BatchNorm) and (type(layer) not in BATCH_NORM or layer.momentum is None):
+            told = "with momentum = None" if type(layer) in BATCH_NORM else "in a model"
+            raise _refused(f"{type(layer).__name__} {told}", "nn.BatchNorm1d, 2d and 3d with a momentum")
         if (inside := undrawn_dropout(layer)) is not None:
             raise _refused(f"a model with {inside}", "nn.Dropout and its 1d, 2d and 3d, each for itself")
-    if (buffer := next(module.named_buffers(), None)) is not None:
-        raise _refused(f"a model with a buffer ({buffer[0]})", "models of parameters only")
+    known = {id(b) for layer in module.modules() if type(layer) in BATCH_NORM for b in layer.buffers()}
+    if (other := next((name for name, b in module.named_buffers() if id(b) not in known), None)) is not None:
+        raise _refused(f"a model with a buffer ({other})", "models whose buffers are batch norm's")
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32:
             raise _refused(f"a model with {name} in {parameter.dtype}", "torch.float32")
@@ -288,9 +301,11 @@ def _probe(learner: TorchLearner) -> None:
     x, y = ready.bench.laid_out(all_x[rows]), all_y[rows]
     stacked = batched_module(learner, 2, dropout=False)
     generator = torch.Generator().manual_seed(0)
-    start = torch.cat([p.detach().flatten() for p in ready.bench.parameters]).cpu()
+    own = [*ready.bench.parameters, *ready.bench.buffers]
+    start = torch.cat([tensor.detach().flatten() for tensor in own]).cpu()
     noise = torch.randn(2, *start.shape, generator=generator)
     stacked.load(list(start + noise * (0.5 * start + 0.01)))
+    stacked.activate(2, [ALIGNED] * 2, torch.full((2, ALIGNED), 1 / ALIGNED, device=x.device))
     with torch.random.fork_rng(devices=[]):
         try:
             apart = _gradients_apart(stacked, learner, x, y)
@@ -298,6 +313,10 @@ def _probe(learner: TorchLearner) -> None:
             raise unfit_batch("executor batched", ready.bench.module, "trained", (x, y), error) from error
         try:
             output = stacked(x)
+            if stacked.passed_again:
+                raise _refused(
+                    "a batch norm layer that is passed twice", "layers that are passed once a step"
+                )
             _check_labels(loss_of(learner), all_y, output)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
             _, gradient = with_gradient(loss_of(learner))(output.detach(), y, weights)

@@ -30,6 +30,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from offbeat.local.fast.batched_dropout import DROPOUT, ClientDropout
+from offbeat.local.fast.batched_norm import BATCH_NORM, ClientBatchNorm
 
 ALIGNED = 16  # float32 numbers in 64 bytes
 
@@ -130,6 +131,8 @@ class Gradient:
             add_product(target, self.left, self.right, sign)
 
 
+_NO_WEIGHTS = torch.zeros(0, 0)
+
 GradientHook = Callable[[Tensor], object]
 """Called with the gradient that backward leaves in a leaf."""
 
@@ -145,6 +148,7 @@ class BatchedModule:
     def __init__(self, module: nn.Module, clients: int, *, autocast: bool = False) -> None:
         self.clients = self.active = clients
         self.samples: Sequence[int] = ()
+        self.weights = _NO_WEIGHTS
         self.generators: Sequence[torch.Generator] = ()
         self._autocast = autocast
         module = deepcopy(module)
@@ -154,7 +158,9 @@ class BatchedModule:
         for parameter, own in slots.items():
             if not own.trains:
                 own.values.copy_(parameter.detach().expand_as(own.values))
-        self._client_views = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))
+        self._running = {buffer: ParameterSlots.like(buffer, clients) for buffer in running_buffers(module)}
+        flats = [own.flat for own in (*self.slots, *self._running.values())]
+        self._client_views = list(zip(*(flat.unbind() for flat in flats), strict=True))
         self._device = next(module.parameters()).device
         self._leaves: list[tuple[Tensor, GradientHook]] = []
         # The key is the node that is all of a leaf's graph.
@@ -172,23 +178,34 @@ class BatchedModule:
         """Whether any layer draws at random."""
         return any(isinstance(layer, ClientDropout) for layer in self._module.modules())
 
-    def activate(self, clients: int, samples: Sequence[int] = ()) -> None:
-        """Have the first `clients` clients at work from now on, each with `samples` of its batch."""
-        self.samples = samples
+    @property
+    def passed_again(self) -> bool:
+        """Whether any batch norm layer has been passed more than once so far."""
+        return any(isinstance(m, ClientBatchNorm) and m.passes > 1 for m in self._module.modules())
+
+    def activate(self, clients: int, samples: Sequence[int] = (), weights: Tensor = _NO_WEIGHTS) -> None:
+        """The first so many clients are at work from now on.
+
+        Args:
+            clients: How many.
+            samples: How many samples the batch of each has.
+            weights: Weights of its samples, [clients, samples].
+        """
+        self.samples, self.weights = samples, weights
         if clients != self.active:
             self.active = clients
-            for slots in self._all_slots:
+            for slots in (*self._all_slots, *self._running.values()):
                 slots.active = slots.values[:clients]
 
     def load(self, models: Sequence[Tensor]) -> None:
-        """Give each client its own flat parameters."""
-        device, sizes = self._device, [slots.flat.shape[1] for slots in self.slots]
+        """Give each client its own flat values: parameters, and running statistics."""
+        device, sizes = self._device, [flat.numel() for flat in self._client_views[0]]
         there = {model: torch.split(model.to(device), sizes) for model in models}
         own = [flat for client in self._client_views[: len(models)] for flat in client]
         torch._foreach_copy_(own, [part for model in models for part in there[model]])
 
     def flat(self, client: int) -> Tensor:
-        """A copy of a client's flat parameters."""
+        """A copy of a client's flat values."""
         return torch.cat(self._client_views[client])
 
     def backward(self, output: Tensor, gradient: Tensor) -> None:
@@ -234,6 +251,11 @@ class BatchedModule:
         if module not in made:
             if isinstance(module, DROPOUT) and module.p > 0:
                 made[module] = ClientDropout(module, self)
+            elif isinstance(module, BATCH_NORM):
+                affine = [partial(self.leaf, slots[p]) for p in module.parameters(recurse=False)]
+                buffers = [module.running_mean, module.running_var] if module.track_running_stats else []
+                running = [partial(_active, self._running[b]) for b in buffers if b is not None]
+                made[module] = ClientBatchNorm(module, self, affine, running)
             elif type(module) is nn.Linear and not self._autocast:
                 made[module] = _Linear(module, self, slots)
             elif next(module.parameters(recurse=False), None) is not None:
@@ -245,6 +267,15 @@ class BatchedModule:
                     if child is not None:
                         setattr(module, name, self._replace_layers(child, slots, made))
         return made[module]
+
+
+def running_buffers(module: nn.Module) -> list[Tensor]:
+    """The floating buffers of a module, in the order in which a model has them."""
+    return [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+
+
+def _active(slots: ParameterSlots) -> Tensor:
+    return slots.active
 
 
 class _PerClient(nn.Module):
