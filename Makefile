@@ -92,6 +92,9 @@ check-deploy: env
 	PYTHON=$(CURDIR)/$(BIN)/python deploy/try/systemd.sh
 	$(BIN)/python deploy/try/prometheus.py
 	$(BIN)/python deploy/try/proxies.py
+	deploy/try/container.sh
+	deploy/try/compose.sh
+	deploy/try/helm.sh
 
 clean:
 	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info
