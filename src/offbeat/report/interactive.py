@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -44,6 +45,7 @@ MARKS: dict[Kind, Figure] = {
     "dropped": _marker("circle-open", palette.LOST, 11, palette.LOST, 1.8),
 }
 _WIDTH, _LEGEND_LINES = 1000, 16  # of a wide page, in pixels; beyond half the figure a legend scrolls
+_BINS = 20  # of a histogram
 _TOLD = "%{customdata}<extra></extra>"  # the whole text is made here
 
 
@@ -270,6 +272,8 @@ def privacy_figure(spendings: Sequence[Spending], styles: Styles) -> Figure:
     figure.update_yaxes(title="ε of the busiest client", col=1)
     figure.update_xaxes(title="μ of a client", col=2)
     figure.update_yaxes(title="clients", col=2)
+    finite = [mu for spending in spendings for mu in spending.mu if math.isfinite(mu)]
+    edges = np.histogram_bin_edges(finite, _BINS)
     for spending in spendings:
         colour, name = styles[spending.label].colour, _escape(shortened(spending.label, 48))
         x = [second / unit.size for second in spending.seconds]
@@ -282,12 +286,13 @@ def privacy_figure(spendings: Sequence[Spending], styles: Styles) -> Figure:
             figure.add_hline(
                 spending.budget, line={"color": colour, "width": 1, "dash": "dash"}, row=1, col=1
             )
-        figure.add_histogram(
-            x=_round(spending.mu),
+        figure.add_bar(
+            x=_round((edges[:-1] + edges[1:]) / 2),
+            y=np.histogram(spending.mu, edges)[0].tolist(),
+            width=_round(np.diff(edges)),
             marker={"color": colour},
             opacity=0.7,
-            nbinsx=20,
-            hovertemplate=name,
+            hovertemplate=f"{name}: %{{y}} clients<extra></extra>",
             row=1,
             col=2,
         )
