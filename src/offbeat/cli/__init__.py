@@ -41,7 +41,7 @@ app = typer.Typer(
     cls=Commands,
     help="Asynchronous federated learning: simulate, compare, look.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
