@@ -23,6 +23,7 @@ from offbeat.cli import (
     helper,
     join,
     list,
+    new,
     runs,
     serve,
     simulate,
@@ -77,6 +78,7 @@ def _main(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
+    new.new,
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check,
