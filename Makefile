@@ -18,7 +18,7 @@ env: .venv/installed
 
 demo: env
 	rm -rf runs/demo
-	$(BIN)/offbeat compare digits --algorithms fedavg,fedasync,fedbuff,fedcompass --seeds 3 --out runs/demo
+	$(BIN)/offbeat compare stragglers --out runs/demo
 	$(BIN)/offbeat report runs/demo -o runs/demo/report.html
 	@echo "The report is runs/demo/report.html: open it in a browser."
 

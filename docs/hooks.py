@@ -7,6 +7,7 @@ A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what th
 import inspect
 import json
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -94,6 +95,11 @@ def notebook(path: str) -> list[str]:
     return "\n".join(parts).replace("# ", "## ", 1).splitlines()
 
 
+def picture(_: str) -> list[str]:
+    """The file that a tutorial's picture is made from: nothing for a reader."""
+    return []
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the marks of a page."""
 
@@ -104,15 +110,23 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return MARK.sub(lines, markdown)
 
 
+def _lists(entries: list[Any]) -> Iterator[list[Any]]:
+    """All lists of a navigation, from the outermost on."""
+    yield entries
+    for section in [entry for entry in entries if isinstance(entry, dict)]:
+        for inner in section.values():
+            if isinstance(inner, list):
+                yield from _lists(inner)
+
+
 def on_config(config: Any) -> Any:
     """Put the pages of the algorithms in the navigation, by their kind, in place of `algorithms/*`."""
     by_kind: list[dict[str, Any]] = []
     for kind, members in groupby(ALGORITHMS.values(), key=lambda factory: factory.kind):
         pages = dict.fromkeys(page_of(factory) for factory in members)
         by_kind.append({kind.capitalize(): [{title_of(page): page} for page in pages]})
-    for section in config.nav:
-        for entries in section.values():
-            if "algorithms/*" in entries:
-                at = entries.index("algorithms/*")
-                entries[at : at + 1] = by_kind
+    for entries in _lists(config.nav):
+        if "algorithms/*" in entries:
+            at = entries.index("algorithms/*")
+            entries[at : at + 1] = by_kind
     return config

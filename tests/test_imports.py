@@ -65,6 +65,7 @@ MAY_USE: dict[str, set[str]] = {
     "notebook": {"core", "report", "runs"},
     "inference": {"lazy", "allowed", "core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
+    "project": {"core"},
 }  # fmt: skip
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it
 PAPERS_MAY_USE = {

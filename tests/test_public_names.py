@@ -219,7 +219,7 @@ def test_the_python_of_the_documentation_uses_public_names_only() -> None:
         "import offbeat as o\no.core",
         "ob.fedbufff(3)",
         "from offbeat import parts as q\nq.Nothing()",
-        "from offbeat_papers.rows import Cost",
+        "from offbeat_papers.rows import Results",
     ],
 )
 def test_the_check_would_notice(code: str) -> None:

@@ -143,6 +143,7 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
 PAGES = (
     "index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training", "own-loop",
     "client-evaluation", "robust", "callbacks", "trackers", "results", "inference", "studies",
+    "feature-scaling", "several-metrics",
 )  # fmt: skip
 
 

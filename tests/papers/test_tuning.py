@@ -9,9 +9,10 @@ import pytest
 
 import offbeat as ob
 from offbeat.recipes.run_pool import RunProgress
+from offbeat.verdicts.cost import Cost
 from offbeat_papers import tuning
 from offbeat_papers.cells import Cell
-from offbeat_papers.rows import Cost, Results
+from offbeat_papers.rows import Results
 from offbeat_papers.tuning import Tuned, tune
 from tests.papers.study_files import DOCUMENT
 from tests.papers.test_reproduce import row

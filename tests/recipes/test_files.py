@@ -73,7 +73,7 @@ def test_built_in_recipes_are_right(name: str) -> None:
 
 
 def test_there_are_built_in_recipes() -> None:
-    assert set(built_in()) == {"digits", "fashion-all", "heart_disease", "statistics"}
+    assert set(built_in()) == {"digits", "fashion-all", "heart_disease", "statistics", "stragglers"}
 
 
 # ---- changes ----

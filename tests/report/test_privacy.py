@@ -1,8 +1,6 @@
 """What a report says of privacy: ε over time, each client's μ, the assumptions in words."""
 
 import html
-import json
-import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import pytest
 import offbeat as ob
 from offbeat.report import write_html
 from offbeat.report.privacy import BANDS, assumptions, spendings
+from tests.report.test_html import Page
 
 
 def run(directory: Path, privacy: ob.Privacy | None) -> ob.RunRecord:
@@ -29,10 +28,9 @@ def test_the_page_shows_what_clients_have_spent(tmp_path: Path):
     page = write_html([record], tmp_path / "report.html").read_text("utf-8")
     assert found.text in page
     assert all(sentence in html.unescape(page) for sentence in assumptions([found]))
-    data = json.loads(re.search(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S).group(1))
-    line, bars = data["privacy"]["data"]
+    line, bars = Page(page).data()["privacy"]["data"]
     assert line["y"] == [float(f"{epsilon:.6g}") for epsilon in found.epsilon]
-    assert len(bars["x"]) == 4
+    assert sum(bars["y"]) == 4
 
 
 def test_a_run_without_noise_has_no_such_section(tmp_path: Path):

@@ -10,6 +10,7 @@ from offbeat_papers.judge import (
     judge_item as judge_item,
     judge_items as judge_items,
 )
+from offbeat.verdicts.cost import log_ratio as log_ratio
 from offbeat_papers.load import (
     check_study as check_study,
     find_item as find_item,
@@ -20,7 +21,6 @@ from offbeat_papers.rows import (
     ResultRow as ResultRow,
     Results as Results,
     RunCurve as RunCurve,
-    log_ratio as log_ratio,
 )
 from offbeat_papers.run import run_cells as run_cells
 from offbeat_papers.study import (

@@ -12,9 +12,10 @@ from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units, make
 from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save, style_axes
 from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.static import draw_curve
+from offbeat.verdicts.cost import Cost
 from offbeat_papers.interval import interval
 from offbeat_papers.judge import ItemRows
-from offbeat_papers.rows import Cost, Results, RunCurve
+from offbeat_papers.rows import Results, RunCurve
 from offbeat_papers.study import COSTS
 
 _WIDE = 3

@@ -9,6 +9,7 @@ from statistics import fmean
 from offbeat.core.metric_names import NamedMetric, first_shown
 from offbeat.verdicts.answers import QUANTIFIERS, LookAnswers, Quantifier
 from offbeat.verdicts.average import LEAST_SEEDS, PairSample
+from offbeat.verdicts.cost import Cost, log_ratio
 from offbeat.verdicts.family import (
     COST_THAT_MATTERS,
     SHARE_THAT_MATTERS,
@@ -22,7 +23,7 @@ from offbeat.verdicts.family import (
 from offbeat.verdicts.multiplicity import next_look
 from offbeat.verdicts.verdict import Verdict, experiment_verdict
 from offbeat_papers.cells import Cell, study_cells
-from offbeat_papers.rows import Cost, ResultRow, Results, log_ratio
+from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.run import target_of
 from offbeat_papers.study import COSTS, VALUES, Item, Number, PaperClaim, Size, Study
 

@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from offbeat.core.metric_names import CLIENTS, WORST
 from offbeat.documents import read_text
 from offbeat.runs.files import sync_directory
 from offbeat.runs.permissions import file_mode
+from offbeat.verdicts.cost import Cost
 from offbeat_papers.provenance import CommitState, commit_state
 from offbeat_papers.study import COSTS
 
@@ -108,7 +108,7 @@ class ResultRow:
         values: Mapping[str, float] = getattr(self, kind)
         return values.get(metric)
 
-    def cost(self, kind: str, metric: str, target: float) -> "Cost | None":
+    def cost(self, kind: str, metric: str, target: float) -> Cost | None:
         """A cost up to a target (`COSTS`). None means that the run did not measure this target."""
         measured = self.reached.get(metric, {})
         if (key := target_text(target)) not in measured:
@@ -118,37 +118,6 @@ class ResultRow:
             spent = float("inf") if self.diverged else float(self.spent[metric][place])
             return Cost(spent, False)
         return Cost(float(found[place]), True)
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """A cost up to a target; where it was not reached, the cost spent without reaching it.
-
-    It is infinite for a run that has diverged, which would never have got there.
-    """
-
-    amount: float
-    reached: bool
-
-
-def log_ratio(better: Cost, other: Cost) -> float | None:
-    """The logarithm of the other's cost over the better one's, restricted to where both were observed.
-
-    Args:
-        better: Cost of the run that the claim says is ahead, above 0.
-        other: Cost of the other run.
-
-    Returns:
-        The advantage; None where neither reached the target before the horizon.
-    """
-    horizon = min((cost.amount for cost in (better, other) if not cost.reached), default=float("inf"))
-    restricted = [min(cost.amount, horizon) for cost in (better, other)]
-    if min(restricted) >= horizon:
-        return None
-    least = min((amount for amount in restricted if amount > 0), default=1.0)
-    # An amount of 0 means that the target was reached from the start: its logarithm needs a bound.
-    ahead, behind = (max(amount, least * 1e-3) for amount in restricted)
-    return log(behind / ahead)
 
 
 @dataclass(frozen=True, slots=True)

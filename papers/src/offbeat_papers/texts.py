@@ -8,10 +8,10 @@ from offbeat.core.metric_names import NamedMetric
 from offbeat.report.statistics import CONFIDENCE
 from offbeat.report.units import number_text
 from offbeat.verdicts.answers import Quantifier
+from offbeat.verdicts.cost import Cost, log_ratio
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.interval import Interval, interval
 from offbeat_papers.judge import Arm, ItemRows, JudgedClaim, JudgedItem, number_value
-from offbeat_papers.rows import Cost, log_ratio
 from offbeat_papers.study import COSTS, VALUES, Number
 
 Grid = list[list[str]]

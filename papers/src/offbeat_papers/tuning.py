@@ -17,10 +17,11 @@ from offbeat.recipes.load import change
 from offbeat.recipes.run_pool import RunProgress
 from offbeat.recipes.sweep import sweep_points
 from offbeat.report.labels import label_text, option_text
+from offbeat.verdicts.cost import Cost
 from offbeat_papers.cells import Cell, study_cells
 from offbeat_papers.folder import default_results
 from offbeat_papers.load import make_study
-from offbeat_papers.rows import Cost, ResultRow, Results
+from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.run import run_cells
 from offbeat_papers.study import COSTS, VALUES
 

@@ -28,6 +28,7 @@ from offbeat.cli import (
     join,
     kit,
     list,
+    new,
     runs,
     serve,
     simulate,
@@ -47,7 +48,7 @@ app = typer.Typer(
     cls=Commands,
     help="Asynchronous federated learning: simulate, compare, deploy, report.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -84,6 +85,7 @@ def _main(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
+    new.new,
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check, certificate.certificate, kit.kit, audit.audit,

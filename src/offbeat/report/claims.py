@@ -126,7 +126,7 @@ def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim])
     measured = [(claim, _measure(groups, claim.by)) for claim in claims]
     paired = [(claim, measure, _pairs(groups, claim, measure)) for claim, measure in measured]
     paired_claims = [(claim, measure, pairs) for claim, measure, pairs in paired if pairs]
-    planned = _planned_seeds(groups)
+    planned = planned_seeds(groups)
     sampled = [_sampled(claim, measure, pairs, planned) for claim, measure, pairs in paired_claims]
     answered = answer_claims(sampled)
     verdicts = judge_family(sampled, answered)
@@ -139,7 +139,7 @@ def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim])
     ]  # fmt: skip
 
 
-def _planned_seeds(groups: Mapping[str, Sequence[RunRecord]]) -> range:
+def planned_seeds(groups: Mapping[str, Sequence[RunRecord]]) -> range:
     """The seeds that the recipe of the first run plans, from the least seed of all runs on."""
     runs = [run for own in groups.values() for run in own]
     first = min((run.seed for run in runs), default=0)
@@ -154,26 +154,26 @@ def _pairs(
 ) -> tuple[PairGap, ...]:
     """The pairs of a claim that have common seeds, whose runs are of the same kind of processor."""
     ahead = _levels(groups.get(claim.better, []), claim.by, measure)
-    kinds = _processors(groups.get(claim.better, []))
+    own_runs = {run.seed: run for run in groups.get(claim.better, [])}
     sign = 1.0 if measure.higher_is_better else -1.0
     gaps_found = []
     for other in dict.fromkeys(claim.than):
         behind = _levels(groups.get(other, []), claim.by, measure)
-        others = _processors(groups.get(other, []))
+        other_runs = {run.seed: run for run in groups.get(other, [])}
         common = [seed for seed in ahead if seed in behind]
         gaps = {
             seed: sign * (ahead[seed] - behind[seed])
             for seed in common
-            if not kinds[seed] or not others[seed] or kinds[seed] == others[seed]
+            if are_comparable(own_runs[seed], other_runs[seed])
         }
         if common:
             gaps_found.append(PairGap(claim.better, other, gaps, frozenset(common) - frozenset(gaps)))
     return tuple(gaps_found)
 
 
-def _processors(runs: Sequence[RunRecord]) -> dict[int, tuple[str, ...]]:
-    """The kinds of processor by seed; empty where a run recorded none, which is paired with any."""
-    return {run.seed: run.processors for run in runs if run.status == "finished"}
+def are_comparable(run: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs are of one kind of processor; a run that recorded none is paired with any."""
+    return not run.processors or not other.processors or run.processors == other.processors
 
 
 def _sampled(claim: Claim, measure: NamedMetric, pairs: Sequence[PairGap], planned: range) -> SampledClaim:

@@ -1,12 +1,14 @@
 """One self-contained interactive page that compares runs: nothing is loaded from anywhere else."""
 
+import gzip
+import json
+from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-import plotly.offline
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -40,7 +42,7 @@ Groups = Mapping[str, Sequence[RunRecord]]
 _TEMPLATES = Environment(loader=PackageLoader("offbeat.report"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True)  # fmt: skip
 _TEMPLATES.filters["duration"] = duration_text
-_TEMPLATES.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+_PLOTLY = files("offbeat.report") / "plotly" / "plotly-basic.min.js.gz"
 
 
 def write_html(
@@ -53,6 +55,8 @@ def write_html(
     title: str = "Offbeat report",
 ) -> Path:
     """Write the page that compares some runs. Long runs are thinned, and the page notes where.
+
+    The figures' data and plotly's basic bundle are in the page, compressed: a browser unpacks them.
 
     Args:
         records: The runs; those with the same label are seeds of one experiment.
@@ -98,6 +102,7 @@ def write_html(
         title=title,
         facts=_facts(groups),
         colours={label: style.colour for label, style in styles.items()},
+        headline=table.headline,
         cards=_cards(table),
         metrics=metrics,
         summary=to_cells(table),
@@ -117,10 +122,10 @@ def write_html(
         left_out=len(records) - sum(map(len, timelines.values())),
         runs=[run for group in groups.values() for run in group],
         recipes=_recipes(groups),
-        data=data,
+        data=_encoded(gzip.compress(_json(data).encode(), mtime=0)),
         css=_file("report.css"),
         js=_file("report.js"),
-        plotly=Markup(plotly.offline.get_plotlyjs()),
+        plotly=_encoded(_PLOTLY.read_bytes()),
     )
     page.dump(str(out), encoding="utf-8")
     return out
@@ -167,6 +172,15 @@ def _panels(panels: Sequence[Panel], styles: Styles, title: str) -> dict[str, An
 def _file(name: str) -> Markup:
     """A file of this package, which is not escaped."""
     return Markup((files("offbeat.report") / name).read_text(encoding="utf-8"))
+
+
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"), allow_nan=False)
+
+
+def _encoded(compressed: bytes) -> Markup:
+    """Bytes as base64, in which nothing needs to be escaped."""
+    return Markup(b64encode(compressed).decode())
 
 
 def _facts(groups: Groups) -> list[str]:

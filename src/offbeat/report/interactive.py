@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -45,6 +46,7 @@ MARKS: dict[Kind, Figure] = {
 }
 # Pixels of a wide page; lines of a legend, which scrolls beyond half the figure.
 _WIDTH, _LEGEND_LINES = 1000, 16
+_BINS = 20  # of a histogram
 # The whole text of a mark is in `customdata`.
 _TOLD = "%{customdata}<extra></extra>"
 
@@ -281,6 +283,8 @@ def privacy_figure(spendings: Sequence[Spending], styles: Styles) -> Figure:
     figure.update_yaxes(title="ε of the busiest client", col=1)
     figure.update_xaxes(title="μ of a client", col=2)
     figure.update_yaxes(title="clients", col=2)
+    finite = [mu for spending in spendings for mu in spending.mu if math.isfinite(mu)]
+    edges = np.histogram_bin_edges(finite, _BINS)
     for spending in spendings:
         colour, name = styles[spending.label].colour, _escape(shortened(spending.label, 48))
         x = [second / unit.size for second in spending.seconds]
@@ -293,12 +297,13 @@ def privacy_figure(spendings: Sequence[Spending], styles: Styles) -> Figure:
             figure.add_hline(
                 spending.budget, line={"color": colour, "width": 1, "dash": "dash"}, row=1, col=1
             )
-        figure.add_histogram(
-            x=_round(spending.mu),
+        figure.add_bar(
+            x=_round((edges[:-1] + edges[1:]) / 2),
+            y=np.histogram(spending.mu, edges)[0].tolist(),
+            width=_round(np.diff(edges)),
             marker={"color": colour},
             opacity=0.7,
-            nbinsx=20,
-            hovertemplate=name,
+            hovertemplate=f"{name}: %{{y}} clients<extra></extra>",
             row=1,
             col=2,
         )

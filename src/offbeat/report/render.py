@@ -85,12 +85,13 @@ def difference_text(found: Difference | None, scale: float = 1.0) -> str:
 
 
 def to_rich(table: Table) -> Group:
-    """Return the table for a rich console, with the differences from the baseline and the notes below it."""
+    """Return the table for a rich console: the headline above it, differences and notes below it."""
     differences = difference_cells(table)
     parts = [_rich_table(to_cells(table), None)]
     if differences is not None:
         parts.append(_rich_table(differences, f"Differences from {table.baseline}"))
-    return Group(*parts, Text("\n".join(table.notes)))
+    headline = [] if table.headline is None else [Text(table.headline, style="bold")]
+    return Group(*headline, *parts, Text("\n".join(table.notes)))
 
 
 def to_text(table: Table, width: int = 160) -> str:

@@ -1,6 +1,19 @@
 "use strict";
-(() => {
-  const page = JSON.parse(document.getElementById("page-data").textContent);
+(async () => {
+  async function unpacked(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return new Response(stream).text();
+  }
+  if (!("DecompressionStream" in window)) {
+    for (const place of document.querySelectorAll(".plot"))
+      place.textContent = "This browser is too old for the figures: it lacks DecompressionStream.";
+    return;
+  }
+  const library = document.createElement("script");
+  library.textContent = await unpacked("plotly");
+  document.head.append(library);
+  const page = JSON.parse(await unpacked("page-data"));
   const config = { responsive: true, displaylogo: false,
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]] };
   const at = (id) => document.getElementById(id);

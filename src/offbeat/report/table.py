@@ -9,10 +9,12 @@ import numpy as np
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.report.activity import Activity, read_activity
+from offbeat.report.headline import rank_times, rank_values, time_headline, value_headline
 from offbeat.report.labels import Label, group_by_label
 from offbeat.report.records import Evaluations, Rows, choose_metric, read_evaluations
 from offbeat.report.statistics import BySeed, Difference, Stat, paired_difference, stat
 from offbeat.runs.record import RunRecord
+from offbeat.verdicts.cost import Cost
 
 DEFAULT_BASELINE = "fedcompass"
 
@@ -68,13 +70,18 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A comparison of labels: its rows, their metric, the baseline, notes for the reader."""
+    """A comparison of labels: its rows, their metric, the baseline, notes for the reader.
+
+    The headline says which label is first, and whether that is beyond the noise. None means that the labels
+    cannot be compared.
+    """
 
     rows: tuple[TableRow, ...]
     measure: NamedMetric
     baseline: str
     target: float | None
     notes: tuple[str, ...]
+    headline: str | None = None
 
     @property
     def options(self) -> list[str]:
@@ -89,7 +96,7 @@ class _Measured:
     best: BySeed
     final: BySeed
     time: BySeed
-    beyond: Sequence[float]
+    last: BySeed
 
 
 def make_table(
@@ -132,7 +139,7 @@ def make_table(
     )
     times = {label: list(found.time.values()) for label, found in measured.items()}
     notes = (*_time_notes(times, measure, target, base), *_seed_notes(runs, base), *_run_notes(runs))
-    return Table(rows, measure, base, target, notes)
+    return Table(rows, measure, base, target, notes, _headline(runs, measured, measure, target))
 
 
 def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[Activity]]:
@@ -161,9 +168,7 @@ def _measure(
         best={seed: measure.best(row.get(measure.name) for row in rows) for seed, rows in by_seed.items()},
         final={seed: _final(rows, measure) for seed, rows in by_seed.items()},
         time=times,
-        beyond=[
-            last for seed, rows in by_seed.items() if times[seed] is None and (last := _last(rows, measure))
-        ],
+        last={seed: _last(rows, measure) for seed, rows in by_seed.items()},
     )
 
 
@@ -178,7 +183,7 @@ def _row(label: Label, activities: Sequence[Activity], measured: _Measured, base
         final=stat(list(measured.final.values())),
         time=stat(list(measured.time.values())),
         reached=sum(time is not None for time in measured.time.values()),
-        beyond=min(measured.beyond, default=None),
+        beyond=min(_beyond(measured), default=None),
         relative=relative,
         relative_std=None if measured is base else relative_std,
         versions=stat([float(activity.versions) for activity in activities]),
@@ -189,6 +194,42 @@ def _row(label: Label, activities: Sequence[Activity], measured: _Measured, base
         final_difference=None if measured is base else paired_difference(measured.final, base.final),
         time_difference=None if measured is base else paired_difference(measured.time, base.time),
     )
+
+
+def _beyond(measured: _Measured) -> list[float]:
+    """When the seeds were last evaluated that did not get to the target."""
+    return [last for seed, last in measured.last.items() if last and measured.time[seed] is None]
+
+
+def _headline(
+    runs: Mapping[str, Sequence[RunRecord]],
+    measured: Mapping[str, _Measured],
+    measure: NamedMetric,
+    target: float | None,
+) -> str | None:
+    """Who is first to the target; without one, or where nobody got there, who is best at the end."""
+    if target is None or all(_mean_time(list(found.time.values())) is None for found in measured.values()):
+        ranking = rank_values(runs, {label: found.final for label, found in measured.items()}, measure)
+        return None if ranking is None else value_headline(ranking, measure)
+    times = rank_times(runs, {label: _costs(found) for label, found in measured.items()})
+    if times is None:
+        return None
+    first = measured[times.labels[0]]
+    return time_headline(times, _goal(measure, target), _mean_time(list(first.time.values())))
+
+
+def _costs(measured: _Measured) -> dict[int, Cost]:
+    """The time to the target of each seed, or that of the last evaluation where it did not get there."""
+    return {
+        seed: Cost(last if time is None else time, reached=time is not None)
+        for seed, time in measured.time.items()
+        if (last := measured.last[seed]) is not None
+    }
+
+
+def _goal(measure: NamedMetric, target: float) -> str:
+    shown = measure.value_text(target)
+    return f"{shown} {measure.words}" if measure.is_share else f"{measure.words} {shown}"
 
 
 def _relative(times: Times, reference: Times) -> tuple[float | None, float | None]:
@@ -233,10 +274,9 @@ def _time_notes(
 ) -> list[str]:
     if target is None:
         return ["No target was given, so there are no times to reach it."]
-    shown, more = measure.value_text(target), "more" if measure.higher_is_better else "less"
-    goal = f"{shown} {measure.words}" if measure.is_share else f"{measure.words} {shown}"
+    more = "more" if measure.higher_is_better else "less"
     notes = [
-        f"Time: virtual time of the first evaluation at {goal} or {more}, over the seeds "
+        f"Time: virtual time of the first evaluation at {_goal(measure, target)} or {more}, over the seeds "
         f"that got there; relative to {baseline}. "
         "“> T”: a seed had not got there at its last evaluation, at T. "
         "A relative time is “-” where at least half of the seeds did not get there."

@@ -14,13 +14,14 @@ from offbeat.report.figures import blank_figure, save, style_axes
 from offbeat.report.palette import INK, MUTED
 from offbeat.report.units import byte_unit
 from offbeat.verdicts.average import LEAST_SEEDS
+from offbeat.verdicts.cost import Cost
 from offbeat_papers import ItemRows, Results
 from offbeat_papers.interval import Interval
 from offbeat_papers.leaderboard.ranks import Rank, blocks_of, improvement, rank
 from offbeat_papers.leaderboard.tune import PLANS, RESULTS, SEEDS, TRIALS, read_board, read_boards
 from offbeat_papers.measure import checkout
 from offbeat_papers.provenance import uncommitted
-from offbeat_papers.rows import Cost, ResultRow
+from offbeat_papers.rows import ResultRow
 from offbeat_papers.texts import Grid, markdown
 
 BY = {"time": "time to the target", "final": "final accuracy", "worst": "the worst client's accuracy"}

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from offbeat.report.statistics import CONFIDENCE
 from offbeat.verdicts.average import PairSample, average, column_correlation
+from offbeat.verdicts.cost import Cost
 from offbeat.verdicts.multiplicity import LEVEL, false_discovery
 from offbeat_papers import ItemRows
 from offbeat_papers.interval import Interval
-from offbeat_papers.rows import Cost
 
 Blocks = Mapping[tuple[str, str], Sequence[Sequence[float]]]
 """By data set and world: for each seed the value of each label; less is better."""

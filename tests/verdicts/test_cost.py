@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat_papers.rows import Cost, log_ratio
+from offbeat.verdicts.cost import Cost, log_ratio
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""Costs up to a target, and by how much one is ahead of another."""
+
+from dataclasses import dataclass
+from math import log
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A cost up to a target; where it was not reached, what was spent without reaching it.
+
+    It is infinite for a run that has diverged, which would never have got there.
+    """
+
+    amount: float
+    reached: bool
+
+
+def log_ratio(better: Cost, other: Cost) -> float | None:
+    """The logarithm of the other's cost over the better one's, restricted to where both were observed.
+
+    Args:
+        better: Cost of the run that the claim says is ahead, above 0.
+        other: Cost of the other run.
+
+    Returns:
+        The advantage; None where neither reached the target before the horizon.
+    """
+    horizon = min((cost.amount for cost in (better, other) if not cost.reached), default=float("inf"))
+    restricted = [min(cost.amount, horizon) for cost in (better, other)]
+    if min(restricted) >= horizon:
+        return None
+    least = min((amount for amount in restricted if amount > 0), default=1.0)
+    ahead, behind = (max(amount, least * 1e-3) for amount in restricted)  # at the target from the start
+    return log(behind / ahead)

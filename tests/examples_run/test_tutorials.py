@@ -1,0 +1,54 @@
+"""Every tutorial runs, prints what its page says, and makes its picture."""
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+NUMBER = re.compile(r"\d+(?:\.\d+)?")
+ABOUT = 0.25
+"""Relative difference of numbers on other processors: runs differ in the last digits, and then in all."""
+
+
+def load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("tutorials", DOCS / "tutorials.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+tutorials = load()
+
+
+@pytest.mark.parametrize("page", tutorials.pages(), ids=lambda page: page.stem)
+def test_a_tutorial_prints_what_it_says(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text("utf-8")
+    for said, printed in tutorials.outputs(text, page.stem):
+        assert NUMBER.sub("N", printed) == NUMBER.sub("N", said)
+        numbers = [[float(number) for number in NUMBER.findall(each)] for each in (printed, said)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=ABOUT, abs=0.1)
+    for name in tutorials.PICTURE.findall(text):
+        assert Path(name).is_file()
+        assert (DOCS / "images" / f"tutorial_{page.stem}.png").is_file()
+
+
+@pytest.mark.parametrize("page", tutorials.pages(), ids=lambda page: page.stem)
+def test_a_tutorial_begins_with_its_end_and_ends_with_where_to_go_on(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert "After this tutorial you can" in text.split("\n\n")[1]
+    assert "The code takes" in text.split("\n\n")[1]
+    assert "\n## Where to go on\n" in text
+    assert "<!-- picture: " in text
+
+
+def test_what_blocks_print_is_put_below_them() -> None:
+    text = "```python\nprint(1)\n```\n\n```text\nold\n```\n\n```python\nx = 2\n```\nend\n"
+    assert [now for _, now in tutorials.outputs(text, "x")] == ["1\n", ""]
+    assert tutorials.with_outputs(text, ["1\n", ""]) == text.replace("old", "1")

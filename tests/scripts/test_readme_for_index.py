@@ -1,0 +1,41 @@
+"""The README's links on a package index."""
+
+import re
+import runpy
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "readme_for_index.py"))
+absolute_links = SCRIPT["absolute_links"]
+HERE = "https://example.org/someone/offbeat"
+
+
+def test_pictures_are_raw_files_and_links_are_pages_of_a_tag() -> None:
+    text = (
+        "![a [b]](docs/x.png) [guide](docs/run.md#one), [out](https://example.com), "
+        "[![p](a.png)](CITATION.cff) [up](#top)"
+    )
+    assert absolute_links(text, HERE, "v1.2") == (
+        f"![a [b]]({HERE}/raw/v1.2/docs/x.png) [guide]({HERE}/blob/v1.2/docs/run.md#one), "
+        "[out](https://example.com), "
+        f"[![p]({HERE}/raw/v1.2/a.png)]({HERE}/blob/v1.2/CITATION.cff) [up](#top)"
+    )
+
+
+def test_every_link_of_the_readme_has_a_file_and_becomes_absolute() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", readme)
+    assert links
+    assert [link for link in links if "://" not in link and not (ROOT / link).is_file()] == []
+    assert re.findall(r"\]\((?!https://|#)", absolute_links(readme, HERE, "main")) == []
+
+
+def test_the_python_of_the_readme_works() -> None:
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert blocks
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["run"].summary.versions == 40  # type: ignore[attr-defined]
