@@ -4,35 +4,20 @@ A client's mask is of the samples of its batch, in the order in which PyTorch's 
 the masks are those of the client's training by itself, and nobody beside it changes them.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
+
+from offbeat.local.fast.active_clients import ActiveClients
 
 DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 """Layers that `ClientDropout` stands in for."""
 
 
-class Clients(Protocol):
-    """The clients at work.
-
-    Attributes:
-        active: How many there are.
-        samples: How many samples each one's batch has.
-        generators: What each one's layers draw from.
-    """
-
-    active: int
-    samples: Sequence[int]
-    generators: Sequence[torch.Generator]
-
-
 class ClientDropout(nn.Module):
     """A dropout layer for the samples [active · samples, ...] of the clients at work."""
 
-    def __init__(self, layer: _DropoutNd, clients: Clients) -> None:
+    def __init__(self, layer: _DropoutNd, clients: ActiveClients) -> None:
         super().__init__()
         self._kept, self._by_channel = 1 - layer.p, type(layer) is not nn.Dropout
         self._clients = clients

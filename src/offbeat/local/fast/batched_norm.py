@@ -5,29 +5,16 @@ there. Elsewhere all clients are normalised at once, by sums in which only the s
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from offbeat.local.fast.active_clients import ActiveClients
+
 BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 """Layers that `ClientBatchNorm` stands in for."""
-
-
-class Clients(Protocol):
-    """The clients at work.
-
-    Attributes:
-        active: How many there are.
-        samples: How many samples each one's batch has.
-        weights: Weights of the samples, which sum to one for each client, [active, samples].
-    """
-
-    active: int
-    samples: Sequence[int]
-    weights: Tensor
 
 
 Values = Callable[[], Tensor]
@@ -45,7 +32,7 @@ class ClientBatchNorm(nn.Module):
     """
 
     def __init__(
-        self, layer: _BatchNorm, clients: Clients, affine: Sequence[Values], running: Sequence[Values]
+        self, layer: _BatchNorm, clients: ActiveClients, affine: Sequence[Values], running: Sequence[Values]
     ) -> None:
         super().__init__()
         self._eps, self._momentum, self._clients = layer.eps, layer.momentum or 0.0, clients
