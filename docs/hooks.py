@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import groupby
 from pathlib import Path
 from pkgutil import walk_packages
@@ -117,6 +118,16 @@ def _lists(entries: list[Any]) -> Iterator[list[Any]]:
         for inner in section.values():
             if isinstance(inner, list):
                 yield from _lists(inner)
+
+
+def on_post_build(config: Any) -> None:
+    """Write the report that the gallery links, from two runs of a few seconds."""
+    spec = spec_from_file_location("gallery", DOCS / "gallery.py")
+    assert spec is not None
+    assert spec.loader is not None
+    gallery = module_from_spec(spec)
+    spec.loader.exec_module(gallery)
+    gallery.write_report(Path(config.site_dir) / "gallery" / "report.html")
 
 
 def on_config(config: Any) -> Any:
