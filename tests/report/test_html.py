@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 def write(tmp_path: Path, runs: list[FakeRun], **options: Any) -> Page:
     out = write_html(runs, tmp_path / "deep" / "report.html", **options)
-    assert out.stat().st_size < 1_500_000
+    assert out.stat().st_size < 2_500_000
     return Page(out.read_text(encoding="utf-8"))
 
 
