@@ -23,7 +23,8 @@ def write_report(out: Path, seconds: float = 40) -> Path:
             for seed in range(3):
                 ob.simulate(
                     algorithm, ob.World(SPEEDS, jitter=0.05), learner, seed=seed,
-                    until=ob.Until(seconds=seconds), evaluate=ob.Every(seconds=1), label=label, out=f"{folder}/{label}-{seed}",
+                    until=ob.Until(seconds=seconds), evaluate=ob.Every(seconds=1),
+                    label=label, out=f"{folder}/{label}-{seed}",
                 )  # fmt: skip
         records = ob.find_runs(folder)
         return write_html(records, out, target=0.8, baseline="fedavg", title="A report of Offbeat")

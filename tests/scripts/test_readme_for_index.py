@@ -4,6 +4,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = runpy.run_path(str(ROOT / "scripts" / "readme_for_index.py"))
 absolute_links = SCRIPT["absolute_links"]
@@ -39,3 +41,13 @@ def test_the_python_of_the_readme_works() -> None:
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["run"].summary.versions == 40  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_claims_are_counted_as_the_findings_count_them(page: str) -> None:
+    findings = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
+    counts = r"Of (\d+) distinct claims .*?, (\d+) are held, (\d+) are not held, .*? (\d+) are undecided"
+    counted = re.search(counts, findings)
+    assert counted
+    row = "| {}: {} held, {} not held, {} undecided |".format(*counted.groups())
+    assert row in (ROOT / page).read_text("utf-8")
