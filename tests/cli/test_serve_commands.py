@@ -222,7 +222,7 @@ def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
     refused(
         answer,
         rf"^offbeat: {state} is the state directory of a run that an earlier version of Offbeat began "
-        r"\(0\.0\.9, format 2; this version serves 4 to 5\): .* or choose another directory",
+        r"\(0\.0\.9, format 2; this version serves 4 to 6\): .* or choose another directory",
         1,
     )
     assert content() == before

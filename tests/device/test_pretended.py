@@ -14,6 +14,7 @@ from torch.utils import backend_registration
 
 CHECKS = Path(__file__).parent / "checks"
 ROOT = CHECKS.parent.parent.parent
+PLUGIN = "tests.device.checks.plugin"
 
 
 @pytest.mark.skipif(
@@ -25,6 +26,18 @@ def test_on_the_pretended_device(chosen: str) -> None:
     files = sorted(map(str, CHECKS.glob("check_*.py")))
     assert files
     alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "-m", chosen, *files]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n0",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        PLUGIN,
+        "-m",
+        chosen,
+        *files,
+    ]
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

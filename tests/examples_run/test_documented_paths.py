@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("src", "papers", "tests", "docs", "benchmarks", "examples", "scripts")
+FOLDERS = ("src", "papers", "tests", "docs", "benchmarks", "examples", "scripts", "deploy")
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 SUFFIX = r"\.(?:py|md|proto|sh|txt|toml|yaml|css|js)\b"
 IN_BACKTICKS = re.compile(rf"`([\w.-]+(?:/[\w.-]+)*/[\w-]+{SUFFIX})`")  # also from a folder of the package on

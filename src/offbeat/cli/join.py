@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -171,8 +172,8 @@ def join(
         examples = validated(ExamplesPrivacy, given["examples"], "--set examples")
     if examples is not None and state is None:
         raise UsageError("--set examples needs --state: what is spent must outlive the process")
-    taking_part = join_run(
-        connect, dataset,
+    taking_part = partial(
+        join_run, connect, dataset,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
         validation=validation, state=state, device=device, threads=site_options.threads,
         give_up_after=give_up,
@@ -181,9 +182,9 @@ def join(
     )  # fmt: skip
     # Files that the site's own code writes are private.
     os.umask(0o077)
-    taking_part = _as_service(taking_part, access.place)
+    site = _as_service(taking_part, access.place)
     if helper is None:
-        reason = asyncio.run(taking_part)
+        reason = asyncio.run(site)
     else:
         with requires_extra("secure", "secure aggregation: "):
             from offbeat.net.secure.helping import help_run
@@ -195,14 +196,14 @@ def join(
             helper_state,
             give_up_after=give_up,
         )
-        reason = asyncio.run(_both(taking_part, helping))
+        reason = asyncio.run(_both(site, helping))
     out.print(f"the run has ended: {reason}", markup=False)
 
 
-async def _as_service(taking_part: Coroutine[Any, Any, str], address: str) -> str:
+async def _as_service(taking_part: Callable[[], Coroutine[Any, Any, str]], address: str) -> str:
     """Take part, and tell the service manager that started this process how it stands."""
     async with at_work(f"takes part in a run at {address}"):
-        return await taking_part
+        return await taking_part()
 
 
 async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, Any, str]) -> str:

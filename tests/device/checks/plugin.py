@@ -1,4 +1,7 @@
-"""The pretended device of each check; PyTorch knows its backend before anything is differentiated."""
+"""The pretended device of each check: a plugin, as a conftest.py would be loaded with all tests.
+
+PyTorch knows its backend before anything is differentiated.
+"""
 
 from collections.abc import Iterator
 
