@@ -9,7 +9,15 @@ here=$(cd "$(dirname "$0")" && pwd)
 units=$here/../systemd
 python=${PYTHON:-$here/../../.venv/bin/python}
 work=$(mktemp -d "${TMPDIR:-/var/tmp}/offbeat-systemd-XXXXXX")
-trap 'rm -rf "$work"' EXIT
+export GROUP=offbeat-try-$$ # the control group of the second systemd
+clean() { # the groups that systemd has made outlive it, empty
+    if [ "$(id -u)" = 0 ]; then
+        unshare --mount bash -c 'mount -t cgroup2 none /sys/fs/cgroup && [ ! -d "/sys/fs/cgroup/$GROUP" ] ||
+            find "/sys/fs/cgroup/$GROUP" -depth -type d -exec rmdir {} +' 2>/dev/null || true
+    fi
+    rm -rf "$work"
+}
+trap clean EXIT
 
 if ! command -v systemd-analyze >/dev/null; then
     echo "SKIPPED systemd: systemd-analyze is not installed"
@@ -71,8 +79,8 @@ machine() {
     mount -t tmpfs -o mode=755 tmpfs /opt
     umount -R /sys/fs/cgroup 2>/dev/null || true
     mount -t cgroup2 none /sys/fs/cgroup
-    mkdir -p "/sys/fs/cgroup/offbeat-$$"
-    echo $$ >"/sys/fs/cgroup/offbeat-$$/cgroup.procs"
+    mkdir -p "/sys/fs/cgroup/$GROUP"
+    echo $$ >"/sys/fs/cgroup/$GROUP/cgroup.procs"
     ip link set lo up
     mkdir -p /opt/offbeat/{bin,src,packages,python}
     mount --bind "$SOURCE" /opt/offbeat/src
@@ -86,7 +94,7 @@ exec /opt/offbeat/python/bin/python3 -c 'from offbeat.cli import main; main()' "
 END
     chmod 755 /opt/offbeat/bin/offbeat
     systemd-sysusers "$UNITS/offbeat.conf"
-    exec unshare --cgroup --pid --mount --fork --mount-proc bash -c '
+    exec unshare --cgroup --pid --mount --fork --kill-child --mount-proc bash -c '
         umount /sys/fs/cgroup
         mount -t cgroup2 none /sys/fs/cgroup
         export container=try SYSTEMD_UNIT_PATH="$WORK/units" SYSTEMD_LOG_TARGET=console SYSTEMD_LOG_LEVEL=notice
