@@ -1,10 +1,6 @@
 """The interactive page: self-contained, escaped, complete."""
 
-import gzip
-import json
 import math
-from base64 import b64decode
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +8,10 @@ import pytest
 
 from offbeat.core.errors import UsageError
 from offbeat.report import write_html
+from tests.report.page import Page
 from tests.report.report_fakes import FakeRun, evaluation, figure_1, fleet
 
 HOSTILE = '<script>alert("x")</script>&<!--'
-
-
-class Page(HTMLParser):
-    """Collects what a browser would load, run and show."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.loads: list[str] = []
-        self.tags: list[str] = []
-        self.scripts: list[str] = []
-        self.shown: list[str] = []
-        self.options: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.options += [value or "" for name, value in attrs if (tag, name) == ("option", "value")]
-        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
-
-    def handle_data(self, data: str) -> None:
-        if self.tags and self.tags[-1] == "script":
-            self.scripts.append(data)
-        else:
-            self.shown.append(data)
-
-    def data(self) -> dict[str, Any]:
-        loaded: dict[str, Any] = json.loads(gzip.decompress(b64decode(self.scripts[0])))
-        return loaded
 
 
 def write(tmp_path: Path, runs: list[FakeRun], **options: Any) -> Page:

@@ -163,7 +163,7 @@ def test_models_without_buffers_are_trained_as_ever(policy: Buffers) -> None:
 def test_what_trains_many_together_refuses_models_with_buffers(
     policy: Buffers, learner: ob.TorchLearner
 ) -> None:
-    with pytest.raises(ob.UsageError, match="executor batched cannot train a model with BatchNorm1d"):
+    with pytest.raises(ob.UsageError, match="cannot train with buffers = 'local' or 'recompute'"):
         ob.simulate(changed("fedavg", policy), CALM, learner, until=UNTIL, executor=ob.Batched(4))
 
 

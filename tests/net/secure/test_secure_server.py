@@ -328,7 +328,7 @@ def test_a_helper_without_votes_has_one_site_sent_away_at_most(tmp_path: Path) -
 
     def complain(answer: Answer) -> Answer:
         if isinstance(answer, UnmaskShare) and not len(answer.total):
-            owners = f.coordinator.registry.owners
+            owners = f.coordinator.helpers._owners
             present = sorted(s.client for s in f.coordinator.registry.sites.values() if s.present)
             wrong = tuple(task for task, client in enumerate(owners) if client == present[0])
             return UnmaskRefused(answer.release, "the seeds do not decrypt", wrong)

@@ -252,10 +252,13 @@ class GrpcListener:
     async def _handle(self, connection: ServerConnection, verified: VerifiedIdentity, renews: bool) -> None:
         """Replace an older connection of this site, and run the handler of this one to its end."""
         site = connection.site
-        channel = RenewingServerChannel(connection, verified.token, SystemClock())
+        channel: ServerChannel = connection
+        renewing: asyncio.Task[None] | None = None
+        if renews and verified.token.expires:
+            channel = renewer = RenewingServerChannel(connection, verified.token, SystemClock())
+            renewing = asyncio.create_task(renewer.renew())
         task = asyncio.create_task(self._run(connection, channel, self._connections.get(site)))
         self._connections[site] = connection, task
-        renewing = asyncio.create_task(channel.renew()) if renews and verified.token.expires else None
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:

@@ -4,7 +4,7 @@ All of it follows from the journal, so a server that is started again knows the 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 
 from offbeat.core.events import ClientId, Released, TaskId
 from offbeat.secure.committee import Committee
@@ -53,7 +53,7 @@ class ReleaseEvidence:
         self,
         event: Released,
         summed: Collection[TaskId],
-        owners: Mapping[TaskId, ClientId],
+        owners: Sequence[ClientId],
         present: Collection[ClientId],
         committee: Committee,
     ) -> None:

@@ -7,7 +7,9 @@ a release goes on where it was: it is checked again, or its helpers are asked ag
 
 import logging
 import os
+from array import array
 from collections.abc import Callable, Iterable, Mapping
+from itertools import repeat
 from math import inf
 from typing import TypeVar
 
@@ -50,7 +52,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 AnyUnmasking = Unmasking | VotedUnmasking
 RUN_BYTES = 32
-_SPARE = 64  # tasks that are over, whose clients are still kept
+_NOBODY = -1  # the client of a task whose update has not arrived
 
 
 class SecureAggregation:
@@ -89,7 +91,8 @@ class SecureAggregation:
         self.recorded: Mapping[Version, ReleaseSum] = {}
         self.connected: set[str] = set()
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
-        self._owners: dict[TaskId, ClientId] = {}  # of the updates that are held, or were lately
+        # The client of each task whose update has arrived: four bytes a task.
+        self._owners = array("i")
         self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
         self._unheard: Measurements = []  # evaluations that are recorded once sites are heard again
         self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
@@ -172,10 +175,8 @@ class SecureAggregation:
                     self._instances[name] = max(instance, self._instances.get(name, 0))
 
     def _own(self, event: Arrived) -> None:
-        """Note whose update it is. No release waits now, so of earlier ones the held are needed."""
-        held = self._run.server.held
-        if len(self._owners) > 2 * len(held) + _SPARE:
-            self._owners = {task: own.client for task, own in held.items()}
+        """Note the client of an update."""
+        self._owners.extend(repeat(_NOBODY, event.task + 1 - len(self._owners)))
         self._owners[event.task] = event.client
 
     @property
