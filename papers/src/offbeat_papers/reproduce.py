@@ -28,29 +28,30 @@ def reproduce(
     items: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ITEM]...", help="paper/item, a paper, STUDY.yaml:item, or all; none: a list"
+            metavar="[ITEM]...",
+            help="paper/item, a paper, STUDY.yaml:item, or all; without one: print a list",
         ),
     ] = None,
-    scale: Annotated[str, typer.Option(help="paper, laptop or seconds")] = "laptop",
+    scale: Annotated[str, typer.Option(help="size of the runs: paper, laptop or seconds")] = "laptop",
     columns: Annotated[str | None, typer.Option(help="columns to run, separated by commas")] = None,
     labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
     undecided: Annotated[
         bool,
-        typer.Option("--undecided", help="only claims that are undecided, to their next number of seeds"),
+        typer.Option("--undecided", help="run only undecided claims, up to their next number of seeds"),
     ] = False,
-    jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
-    results: Annotated[Path | None, typer.Option(metavar="DIR", help="where rows of results are")] = None,
-    show: Annotated[bool, typer.Option("--show", help="run nothing: show the rows there are")] = False,
+    jobs: Annotated[str, typer.Option("--jobs", "-j", help="number of simultaneous runs, or auto")] = "auto",
+    results: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of the rows of results")] = None,
+    show: Annotated[bool, typer.Option("--show", help="run nothing; show the existing rows")] = False,
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="write each item as Markdown, with its figure")
     ] = None,
     page: Annotated[
         Path | None,
-        file_option("write the page of all verdicts, one of each paper into a folder of its name"),
+        file_option("write the page of all verdicts, and a page per paper into a folder with its name"),
     ] = None,
     findings: Annotated[
-        Path | None, file_option("write the page of findings in short, its figures into images/ beside it")
+        Path | None, file_option("write the page of findings, and its figures into images/ beside it")
     ] = None,
     dataset: Annotated[
         Path | None,
@@ -58,7 +59,7 @@ def reproduce(
     ] = None,
     allow: AllowOption = None,
 ) -> None:
-    """Repeat tables and figures of papers; call it again to go on, also from another checkout's rows."""
+    """Repeat tables and figures of papers; the same call continues, also from another checkout's rows."""
     from offbeat_papers.folder import default_results
     from offbeat_papers.rows import Results
 
