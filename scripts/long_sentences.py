@@ -4,8 +4,8 @@
 
 Prints the number of sentences with more than N words for each page that has some, and their sum. With
 `--show` it prints the sentences instead, each with its page and the first line of its paragraph. Code,
-tables, headings and generated pages are left out. A list item is a paragraph. Without PAGE the script reads all pages
-of the documentation and those of the root.
+tables, headings and generated pages are left out. A list item is a paragraph. Without PAGE the script reads
+all pages of the documentation and those of the root.
 """
 
 import argparse
