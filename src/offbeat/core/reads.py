@@ -11,9 +11,9 @@ def read_numbers(scalars: Sequence[Tensor]) -> list[float]:
 
     A program waits for a GPU at every number that it reads there. So those on a device are copied together.
     """
-    there = [i for i, scalar in enumerate(scalars) if scalar.device.type != "cpu"]
-    if not there:
+    if all(scalar.is_cpu for scalar in scalars):
         return [scalar.item() for scalar in scalars]
+    there = [i for i, scalar in enumerate(scalars) if not scalar.is_cpu]
     found: list[float] = [0.0 if i in there else scalar.item() for i, scalar in enumerate(scalars)]
     # Booleans and integers up to 2^24 are float32 numbers too; a norm keeps its own type.
     kinds = {scalars[i].dtype for i in there}
