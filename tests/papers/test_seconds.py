@@ -28,7 +28,7 @@ def test_a_study_runs_in_seconds(name: str, tmp_path: Path, monkeypatch: pytest.
             pytest.importorskip(module)
         write_dataset(data["dataset"], tmp_path / "data")
         monkeypatch.setenv("OFFBEAT_DATA", str(tmp_path / "data"))
-    elif data["dataset"] != "heart_disease" and not (data_root() / data["dataset"]).is_dir():
+    elif not (data_root() / data["dataset"]).is_dir():
         pytest.skip(f"{data['dataset']} is not in the data directory")
     results, cells = Results(tmp_path / "results"), study_cells(study, "seconds")
     assert run_cells(cells, results, 1, lambda _: None) == 0
