@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.data.federated import without_clients
-from offbeat.local.feature_statistics import BINS, REACH, FeatureStatistics, StatisticsLearner, rounded
+from offbeat.local.feature_statistics import BINS, REACH, FeatureStatistics, StatisticsLearner, rounded_off
 from offbeat.sim.gather_statistics import feature_statistics
 from tests.sampling import examples
 
@@ -90,8 +90,8 @@ def test_a_feature_that_nobody_has():
 
 
 def test_rounding_is_to_three_significant_digits_and_changes_little():
-    assert rounded(np.array([0.0, 1234.5, -0.00098765, 7.0])).tolist() == [0.0, 1230.0, -0.000988, 7.0]
-    exact, coarse = (feature_statistics(ob.federate(clients()), rounds=rounds) for rounds in (False, True))
+    assert rounded_off(np.array([0.0, 1234.5, -0.00098765, 7.0])).tolist() == [0.0, 1230.0, -0.000988, 7.0]
+    exact, coarse = (feature_statistics(ob.federate(clients()), rounded=rounded) for rounded in (False, True))
     assert not np.array_equal(exact.mean, coarse.mean)
     np.testing.assert_allclose(coarse.mean[0], exact.mean[0], rtol=5e-3)
     np.testing.assert_allclose(coarse.std[0], exact.std[0], rtol=5e-3)
@@ -99,6 +99,20 @@ def test_rounding_is_to_three_significant_digits_and_changes_little():
 
 def test_labels_stay_where_they_are_to_stay():
     assert len(feature_statistics(ob.federate(clients()), labels=False).labels) == 0
+
+
+def test_few_samples_are_not_told_of():
+    """One sample has the second feature, one lies far away in the first, one has label 2."""
+    x = torch.tensor([[1.0, torch.nan]] * 40 + [[2.0, torch.nan]] * 40 + [[50.0, 7.0]])
+    data = ob.federate([ob.Dataset(x, torch.tensor([0] * 40 + [1] * 40 + [2]), 3)])
+    for least, told in ((1, True), (4, False)):
+        found = feature_statistics(data, least=least)
+        assert (found.present[1] > 0) == told
+        assert (found.labels[2] > 0) == told
+        assert (found.histogram[0, -1] > 0) == told
+        assert found.histogram[0].sum() == pytest.approx(1.0 if told else 80 / 81)
+    assert np.isnan(found.mean[1])
+    assert found.mean[0] == pytest.approx(float(x[:, 0].mean()))
 
 
 def test_what_has_no_features_is_refused():

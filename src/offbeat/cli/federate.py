@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 HOST = "localhost"
 SERVER = "server"
-PATIENCE = "60"
-"""Seconds after which a site gives up a server that is gone."""
+PATIENCE = "600"
+"""Seconds after which a site gives up a server that is gone: a busy machine starts a server in minutes."""
 _LEAVING = 10.0  # seconds that sites have to end by themselves, once the run has ended
 _STOPPING = 30.0  # seconds that a process has to stop, before it is killed
 

@@ -11,6 +11,8 @@ def read_numbers(scalars: Sequence[Tensor]) -> list[float]:
 
     A program waits for a GPU at every number that it reads there. So those on a device are copied together.
     """
+    if len(scalars) == 1:
+        return [scalars[0].item()]
     if all(scalar.is_cpu for scalar in scalars):
         return [scalar.item() for scalar in scalars]
     there = [i for i, scalar in enumerate(scalars) if not scalar.is_cpu]

@@ -72,7 +72,13 @@ def evaluate(
 
 @dataclass
 class _Held:
-    """What a batch gave: `scored`, of so many `samples` that can be `read` again."""
+    """The evaluation of a batch, before it is counted.
+
+    Attributes:
+        samples: Number of samples of the batch.
+        read: Reads the batch again.
+        scored: Its means, scores and targets.
+    """
 
     samples: int
     read: Read
@@ -96,7 +102,7 @@ class _Held:
 
 
 def _read(held: list[_Held]) -> list[_Held]:
-    """What batches gave, on the CPU; but large scores and their targets are counted where they are."""
+    """Evaluations of batches on the CPU; large scores and their targets stay on their device."""
     large = {id(own) for own in held if own.nbytes >= HELD}
     copied = iter(to_host([t for own in held for t in _copied(own, large=id(own) in large)]))
 
@@ -120,7 +126,7 @@ def _copied(own: _Held, *, large: bool) -> list[Tensor]:
 
 
 def _reduce(reduced: "Reduced", module: nn.Module, criterion: Criterion, own: _Held, whose: str) -> None:
-    """Take what a batch gave."""
+    """Count the evaluation of a batch."""
     scored = own.scored
     for name, value in scored.means.items():
         number = _number(name, value)

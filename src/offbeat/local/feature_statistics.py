@@ -133,10 +133,12 @@ class StatisticsLearner(LoopLearner):
     Args:
         data: The clients' samples: one tensor of floating-point numbers [N, …] for all; NaN is missing. For a
             server: data without clients, with `features`.
-        features: Number of features, of a server. None means that of the data.
-        classes: Number of classes, of a server. None means that of the data.
-        rounds: Whether what is sent is rounded to `DIGITS` significant digits.
+        features: Number of features, for a server. With clients it is that of their data.
+        classes: Number of classes, for a server, and for a site in its run. None means that of the data.
+        rounded: Whether each number that is sent is rounded to `DIGITS` significant digits.
         labels: Whether the shares of the labels are sent.
+        least: Fewest samples that a client tells anything of. A feature that fewer of its samples have counts
+            as missing; a label or a cell of the histogram with fewer counts as empty.
 
     Raises:
         UsageError: The samples have no features that are numbers.
@@ -148,16 +150,17 @@ class StatisticsLearner(LoopLearner):
         features: int | None = None,
         classes: int | None = None,
         *,
-        rounds: bool = False,
+        rounded: bool = False,
         labels: bool = True,
+        least: int = 1,
     ) -> None:
         self.data = data
         if data.clients:
-            features, classes = _features(data), getattr(data.train, "classes", None)
+            features, classes = _features(data), classes or getattr(data.train, "classes", None)
         elif features is None:
             raise UsageError("a server's statistics need the number of features: give data.sample_shape")
         super().__init__(
-            _Loop(data, rounds, labels),
+            _Loop(data, rounded, labels, least),
             model_of(_empty(features, classes or 1)),
             [data.samples(client) for client in range(data.clients)] or [0],
             batch_size=_BATCH,
@@ -169,8 +172,9 @@ class _Loop:
     """The local training of a task: it replaces what is in the model's arrays by what this client has."""
 
     data: FederatedData
-    rounds: bool
+    rounded: bool
     labels: bool
+    least: int
 
     def __call__(self, task: ClientTask) -> None:
         base = {name: np.asarray(array, np.float64) for name, array in task.arrays().items()}
@@ -183,51 +187,61 @@ class _Loop:
                 told |= self._squares(client, _mean(base))
             case 2:
                 told |= self._histogram(client, base)
-        if self.rounds:
-            told = {name: array if array is base[name] else rounded(array) for name, array in told.items()}
+        if self.rounded:
+            told = {
+                name: array if array is base[name] else rounded_off(array) for name, array in told.items()
+            }
         told["stage"] = base["stage"] + 1
         for _ in task.steps():
             pass
         task.submit({name: array.astype(np.float32) for name, array in told.items()})
 
     def _sums(self, client: int, classes: int) -> dict[str, Floats]:
-        count = self.data.samples(client)
-        present, sums, labels = 0.0, 0.0, np.zeros(classes)
+        present, sums, labels = self._present(client), np.zeros(1), np.zeros(classes)
         for x, y in _pieces(self.data, client):
-            present = present + (~np.isnan(x)).sum(0) / count
-            sums = sums + np.nansum(x, 0) / count
-            if self.labels and y is not None and y.dtype == torch.int64:
-                labels += np.bincount(y.flatten().numpy(), minlength=classes)[:classes] / count
-        return {"present": np.asarray(present), "sums": np.asarray(sums), "labels": labels}
+            sums = sums + np.nansum(x, 0)
+            if self.labels and classes > 1 and y is not None and y.dtype == torch.int64:
+                labels += np.bincount(y.flatten().numpy(), minlength=classes)[:classes]
+        count = self.data.samples(client)
+        labels = np.where(labels < self.least, 0.0, labels)
+        return {
+            "present": present / count,
+            "sums": np.where(present, sums, 0.0) / count,
+            "labels": labels / count,
+        }
 
     def _squares(self, client: int, mean: Floats) -> dict[str, Floats]:
-        count = self.data.samples(client)
-        present, distance, squares = 0.0, 0.0, 0.0
+        present, distance, squares = self._present(client), np.zeros(1), np.zeros(1)
         for x, _ in _pieces(self.data, client):
-            present = present + (~np.isnan(x)).sum(0) / count
-            distance = distance + np.nansum(x - mean, 0) / count
-            squares = squares + np.nansum((x - mean) ** 2, 0) / count
-        with np.errstate(invalid="ignore", divide="ignore"):
-            between = np.nan_to_num(np.asarray(distance) ** 2 / np.asarray(present))
-        return {"squares": np.asarray(squares), "between": between}
+            distance = distance + np.nansum(x - mean, 0)
+            squares = squares + np.nansum((x - mean) ** 2, 0)
+        count = self.data.samples(client)
+        between = np.where(present, distance**2 / np.maximum(present, 1), 0.0)
+        return {"squares": np.where(present, squares, 0.0) / count, "between": between / count}
 
     def _histogram(self, client: int, base: dict[str, Floats]) -> dict[str, Floats]:
-        count, mean = self.data.samples(client), _mean(base)
+        present, mean = self._present(client), _mean(base)
         with np.errstate(invalid="ignore", divide="ignore"):
             std = np.sqrt(base["squares"] / base["present"])
-        shares = np.zeros_like(base["histogram"])
+        counts = np.zeros_like(base["histogram"])
         for x, _ in _pieces(self.data, client):
             with np.errstate(invalid="ignore", divide="ignore"):
                 place = (x - mean) / std
             cell = np.clip(np.floor((np.nan_to_num(place) + REACH) / (2 * REACH) * BINS), 0, BINS - 1)
             for feature in range(x.shape[1]):
                 own = cell[~np.isnan(x[:, feature]), feature].astype(np.int64)
-                shares[feature] += np.bincount(own, minlength=BINS) / count
-        return {"histogram": shares}
+                counts[feature] += np.bincount(own, minlength=BINS)
+        told = np.where((counts < self.least) | (present[:, None] == 0), 0.0, counts)
+        return {"histogram": told / self.data.samples(client)}
+
+    def _present(self, client: int) -> Floats:
+        """Number of samples that have each feature; 0 where these are too few to tell of."""
+        present = sum(((~np.isnan(x)).sum(0) for x, _ in _pieces(self.data, client)), np.zeros(1))
+        return np.where(present < self.least, 0.0, present)
 
 
-def rounded(values: Floats, digits: int = DIGITS) -> Floats:
-    """Values with so many significant digits."""
+def rounded_off(values: Floats, digits: int = DIGITS) -> Floats:
+    """Values rounded to a number of significant digits."""
     made = [round(v, digits - 1 - floor(log10(abs(v)))) if v and np.isfinite(v) else v for v in values.flat]
     return np.array(made, np.float64).reshape(values.shape)
 

@@ -187,7 +187,7 @@ class AuditLog:
                 self._tokens[site] = set(found)
 
     def due(self, seconds: float) -> bool:
-        """Whether a row has waited for so many seconds."""
+        """Whether a row has waited for a number of seconds."""
         if not (self._lines or self._repeated):  # asked at every batch of messages
             return False
         now = self._clock()

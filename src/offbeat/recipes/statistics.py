@@ -42,7 +42,7 @@ def standardized(recipe: Recipe, data: FederatedData) -> Any:
     if wanted != FEDERATED:
         found = read_statistics(wanted)
     elif data.clients:
-        found = feature_statistics(data, rounds=True)
+        found = feature_statistics(data, rounded=True)
     else:
         raise UsageError(
             "data.standardize = federated is for a simulation: let sites tell their statistics first, with "

@@ -31,7 +31,7 @@ def archive(directory: Path, seconds: float) -> Archiving:
 
     Args:
         directory: The run's directory.
-        seconds: Rows stay that are of the last so many seconds of the run's clock.
+        seconds: The rows of the last `seconds` of the run's clock stay.
 
     Raises:
         UsageError: It is no run, or a process is writing it.

@@ -20,7 +20,7 @@ def statistics_experiment(learner: StatisticsLearner) -> Experiment:
 
 
 def feature_statistics(
-    data: FederatedData, *, rounds: bool = False, labels: bool = True
+    data: FederatedData, *, rounded: bool = False, labels: bool = True, least: int = 1
 ) -> FeatureStatistics:
     """Gather statistics of the features of all clients, as sites would tell them.
 
@@ -28,13 +28,14 @@ def feature_statistics(
 
     Args:
         data: The clients' samples: one tensor of floating-point numbers [N, …]; NaN is missing.
-        rounds: Whether each client rounds what it tells to three significant digits.
-        labels: Whether it tells the shares of its labels.
+        rounded: Whether each client rounds each number to three significant digits.
+        labels: Whether each client tells the shares of its labels.
+        least: Fewest samples that a client tells anything of, as for `StatisticsLearner`.
 
     Raises:
         UsageError: The samples have no features that are numbers.
     """
-    learner = StatisticsLearner(data, rounds=rounds, labels=labels)
+    learner = StatisticsLearner(data, rounded=rounded, labels=labels, least=least)
     run = simulate_experiment(
         statistics_experiment(learner), World(clients=learner.clients, seconds_per_step=1.0)
     )

@@ -18,22 +18,13 @@ from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
 from offbeat.testing import check_replay, check_run
+from tests.algorithms.robust import rules as robust_rules
 from tests.digits import equal_digits
 from tests.options import example
 from tests.sampling import mostly_thorough
 
 WORLD = ob.World([1.0, 1.3, 2.2, 3.1], channel=ob.Channel(1000))
-RULES: dict[str, r.RobustAggregator | None] = {
-    "clipped": None,
-    "trimmed_mean": r.TrimmedMean(beta=0.34),
-    "median": r.Median(weights="share"),
-    "krum": r.MultiKrum(f=0, n=1),
-    "geometric_median": r.GeometricMedian(),
-    "centered_clip": r.CenteredClip(tau=0.5),
-    "buckets": r.Buckets(buckets=3),
-    "aflguard": r.AFLGuard(steps=2, every=3, lam=2.0),
-    "zeno_plus": r.ZenoPlus(steps=2, every=3),
-}
+RULES: dict[str, r.RobustAggregator | None] = {"clipped": None, **robust_rules.RULES}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import offbeat as ob
-from offbeat.algorithms import robust as r
 from offbeat.codec.qsgd import Qsgd
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalTask
@@ -18,22 +17,13 @@ from offbeat.core.model import Model
 from offbeat.core.privacy.options import Privacy, Secure
 from offbeat.local.objectives import Plain
 from offbeat.local.training import ExponentialDecay
+from tests.algorithms.robust.rules import RULES
 from tests.device.pretended import DEVICE, Noted, PretendedDevice
 from tests.sampling import mostly_thorough, thorough
 from tests.sim.sim_worlds import CALM, HARD, digits, make, mlp, normed, outcome
 
 UNTIL = ob.Until(tasks=15)
 SELDOM = ob.Every(seconds=20)
-RULES: dict[str, r.RobustAggregator] = {
-    "trimmed_mean": r.TrimmedMean(beta=0.34),
-    "median": r.Median(weights="share"),
-    "krum": r.MultiKrum(f=0, n=1),
-    "geometric_median": r.GeometricMedian(),
-    "centered_clip": r.CenteredClip(tau=0.5),
-    "buckets": r.Buckets(buckets=3),
-    "aflguard": r.AFLGuard(steps=2, every=3, lam=2.0),
-    "zeno_plus": r.ZenoPlus(steps=2, every=3),
-}
 
 
 def on(device: str, learner: ob.TorchLearner, **options: Any) -> ob.TorchLearner:

@@ -212,7 +212,7 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tens
 
 
 def batched_module(learner: TorchLearner, clients: int, *, dropout: bool = True) -> BatchedModule:
-    """The learner's module for so many clients, with its dropout or without."""
+    """The learner's module for a number of clients, with its dropout or without."""
     module = learner.prepare().bench.module
     autocast = learner.training.precision != "float32"
     return BatchedModule(module if dropout else without_dropout(copied(module)), clients, autocast=autocast)

@@ -184,12 +184,12 @@ class BatchedModule:
         return any(isinstance(m, ClientBatchNorm) and m.passes > 1 for m in self._module.modules())
 
     def activate(self, clients: int, samples: Sequence[int] = (), weights: Tensor = _NO_WEIGHTS) -> None:
-        """The first so many clients are at work from now on.
+        """Have the first clients at work from now on.
 
         Args:
-            clients: How many.
-            samples: How many samples the batch of each has.
-            weights: Weights of its samples, [clients, samples].
+            clients: Number of clients at work.
+            samples: Number of samples in the batch of each.
+            weights: Weights of the samples, [clients, samples].
         """
         self.samples, self.weights = samples, weights
         if clients != self.active:

@@ -1,7 +1,7 @@
 """A server's own certificate authority: it signs the server's certificate, and renews it.
 
-It is in the folder `tls` of a state directory. The files are their owner's alone, the certificates too, since
-all of a state directory is. Whoever has `ca.key` can be the server to every site.
+The authority is in the folder `tls` of a state directory. Only the owner can read the files, the certificates
+too, like all files of a state directory. A person who has `ca.key` can be the server to every site.
 """
 
 import os

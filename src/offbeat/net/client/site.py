@@ -163,7 +163,11 @@ class Site:
                 "the run gathers statistics of features, and a loop of the site's own has none: give the data"
             )
         policy = self.policy
-        return StatisticsLearner(self.data, rounds=policy.statistics == "rounded", labels=policy.labels)
+        classes = next((shape[0] for name, shape, *_ in spec.layout if name == "labels" and shape), None)
+        return StatisticsLearner(
+            self.data, classes=classes, rounded=policy.statistics == "rounded", labels=policy.labels,
+            least=policy.min_samples,
+        )  # fmt: skip
 
     def _check_data(self, data: FederatedData, spec: RunSpec) -> None:
         """Raises `UsageError` unless the data are those that a built-in model takes."""
