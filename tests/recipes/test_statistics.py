@@ -1,15 +1,18 @@
 """Recipes that gather statistics of features, and recipes that use them."""
 
+import json
 import logging
 
 import numpy as np
 import pytest
 
 from offbeat.core.errors import UsageError
+from offbeat.inference.trained import trained_module
 from offbeat.models.registry import StandardizedSpec
 from offbeat.recipes.build import make_learner, make_server_learner, resume_run, run_recipe
 from offbeat.recipes.load import load_recipe
 from offbeat.recipes.statistics import read_statistics
+from offbeat.runs.record import read_run
 
 
 def recipe(name, *sets):
@@ -66,3 +69,16 @@ def test_what_cannot_be_standardized_is_refused(tmp_path, gathered):
     run_recipe(recipe("digits", "until={versions: 1}", "data.samples=100"), out=tmp_path / "trained")
     with pytest.raises(UsageError, match="the run has trained another one"):
         read_statistics(tmp_path / "trained")
+
+
+def test_the_model_of_a_run_scales_its_inputs_wherever_it_is_used(tmp_path):
+    made = run_recipe(
+        recipe("digits", "until={versions: 2}", "data.samples=100", "data.standardize=federated"),
+        out=tmp_path / "run",
+    )
+    trained = trained_module(read_run(tmp_path / "run"))
+    test = make_learner(recipe("digits", "data.samples=100")).data.test
+    right = (trained.module(test.x).argmax(1) == test.y).float().mean()
+    assert float(right) == pytest.approx(made.summary.accuracy)
+    spec = json.loads(trained.metadata["arguments"])
+    assert len(spec["mean"]) == len(spec["std"]) == 64
