@@ -11,6 +11,7 @@ import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.data.federated import without_clients
 from offbeat.local.feature_statistics import StatisticsLearner
+from offbeat.models.registry import LogisticSpec, StandardizedSpec
 from offbeat.net import SitePolicy
 from offbeat.recipes.statistics import read_statistics
 from offbeat.sim.gather_statistics import statistics_experiment
@@ -62,3 +63,27 @@ def test_a_site_tells_no_more_than_its_policy_allows(
     *_, last = gather(tmp_path / "run", policy)
     with pytest.raises(UsageError, match=message):
         raise last if isinstance(last, Exception) else AssertionError(last)
+
+
+def test_sites_scale_features_by_the_numbers_of_the_runs_model(tmp_path: Path) -> None:
+    """Labels hang on the second feature, whose deviation is a thousandth of its mean."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(90, 2, generator=generator) * torch.tensor([1.0, 5.0]) + torch.tensor([0.0, 5000.0])
+    data = ob.Dataset(x, (x[:, 1] > 5000).long(), 2)
+    spec = StandardizedSpec(LogisticSpec(), mean=(0.0, 5000.0), std=(1.0, 5.0))
+    learner = ob.net.server_learner(spec, ob.Training(lr=0.5, batch_size=10), data)
+    experiment = ob.Experiment(ob.fedavg(steps=10), learner, until=ob.Until(versions=4))
+
+    async def run() -> None:
+        options = ob.net.ServerOptions(clients=2)
+        async with ob.net.serve(experiment, tmp_path / "run", "127.0.0.1:0", options=options) as server:
+            address = f"127.0.0.1:{server.port}"
+            parts = {"north": range(45), "south": range(45, 90)}
+            await asyncio.gather(
+                *(ob.net.join(address, data.subset(list(rows)), name=name) for name, rows in parts.items())
+            )
+
+    asyncio.run(run())
+    summary = ob.read_run(tmp_path / "run").summary
+    assert summary is not None
+    assert (summary.accuracy or 0.0) > 0.9
