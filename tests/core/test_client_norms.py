@@ -125,9 +125,39 @@ def test_absurd_norms_of_the_warm_up_are_found_again() -> None:
     norms.accept(0, 4, 5.0, 4)
     norms.accept(1, 4, 1.0, 5)
     norms.accept(2, 4, 2.0, 6)
+    assert norms.look_due
     assert set(norms.judge_early(30)) == {0, 1, 2, 3}  # the median of 99, 1 and 2 is 2
-    assert not norms.early
+    assert set(norms.early) == {4, 5, 6}
     assert norms.limit(30, 7.0) == 60  # the votes are 5, 1 and 2
+
+
+def test_norms_that_only_later_ones_show_to_be_absurd_are_found_then() -> None:
+    """Client 0 poisons the model; the others' updates are large until they have led it back."""
+    norms = ClientNorms(3)
+    norms.accept(0, 0, 600.0, 0)
+    for n, size in enumerate((90.0, 20.0, 5.0, 2.0, 1.0, 1.0, 1.0)):
+        for client in (1, 2):
+            norms.accept(client, n, size, 2 * n + client)
+        if n == 0:
+            assert norms.look_due
+            assert not norms.judge_early(30)  # the median of 600, 90 and 90 is 90
+        assert norms.look_due == (n == 6)  # 15 norms of a quorum of 3
+    assert norms.early
+    # The votes are 600, 1 and 1: 30 times their median is 30, and three times that of the first ones is 270.
+    assert set(norms.judge_early(30)) == {0}
+    assert norms.judged
+    assert not norms.early
+    assert norms.limit(30, 7.0) == 30
+
+
+def test_an_honest_training_that_converges_fast_is_not_absurd() -> None:
+    """All clients begin a thousand times as large as they go on."""
+    norms = ClientNorms(3)
+    for task in range(15):
+        norms.accept(task % 3, task // 3, 1000.0 * (1 + task) if task < 3 else 1.0, task)
+        if task in (2, 14):
+            assert not norms.judge_early(30)
+    assert norms.judged
 
 
 def test_a_rollback_forgets_what_came_since() -> None:
@@ -159,5 +189,18 @@ def test_it_goes_on_from_a_state() -> None:
     for own in (norms, again):
         own.accept(3, 3, 1.0, 3)
         own.accept(2, 3, 5.0, 4)
+        assert not own.judge_early(30)
+    again = ClientNorms.read(4, norms.save())
+    for own in (norms, again):
+        own.accept(3, 4, 2.0, 5)
+    assert not norms.look_due
     assert norms.save() == again.save()
     assert norms.limit(30, 7.0) == again.limit(30, 7.0)
+
+
+def test_a_state_of_norms_that_were_judged_once_has_had_its_look() -> None:
+    state = settled(3).save()
+    del state["heard"], state["looks"]
+    again = ClientNorms.read(3, state)
+    assert again.judged
+    assert not again.look_due

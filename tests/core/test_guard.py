@@ -128,7 +128,7 @@ def test_the_warm_up_is_judged_again_by_the_quorum() -> None:
     assert guard.poisoned is None
     assert not guard.settled
     assert guard.check(2, 1, update(2.0), MODEL, 2, 4, {2, 3}) is None
-    assert guard.settled
+    assert not guard.settled
     assert guard.poisoned == (
         "the norm of the parameters of 2 updates that it is made of is more than 30 times that of most "
         "clients, which had not delivered then"
@@ -138,6 +138,45 @@ def test_the_warm_up_is_judged_again_by_the_quorum() -> None:
     assert guard.poisoned is None
     assert guard.check(0, 1, update(61.0), MODEL, 3, 5) is not None  # no new warm-up
     assert guard.check(0, 1, update(59.0), MODEL, 3, 5) is None
+    for task in range(6, 15):
+        assert not guard.settled
+        assert guard.check(task % 3, 1, update(2.0), MODEL, 3, task) is None
+    assert guard.settled
+    assert guard.poisoned is None
+
+
+@pytest.mark.parametrize("kept", [set(), {0, 1}])
+def test_the_update_that_completes_the_quorum_is_judged_too(kept: set[int]) -> None:
+    """No client has delivered so large a norm: below the first limit, it is refused at once."""
+    guard = new(3)
+    for client in range(2):
+        assert guard.check(client, 1, update(1.0), MODEL, 0, client, kept) is None
+    refusal = guard.check(2, 1, update(99.0), MODEL, 0, 2, kept)
+    assert refusal == "the norm of its parameters is more than 30 times the usual one"
+    assert guard.poisoned is None
+    assert not guard.take_condemned()
+    assert guard.check(2, 1, update(1.0), MODEL, 0, 3, kept) is None
+    for task in range(4, 20):
+        assert guard.check(task % 3, 1, update(1.0), MODEL, 0, task) is None
+    assert guard.settled
+    assert guard.poisoned is None
+
+
+def test_what_is_left_out_for_one_part_does_not_poison_by_another() -> None:
+    """The refused update's buffers are as absurd; they complete their quorum only later."""
+    model = Model.of(torch.nn.BatchNorm1d(2))
+    guard = new(3, model)
+
+    def result(parameters: float, buffers: float) -> LocalResult:
+        return LocalResult(torch.tensor([parameters, 0, 0, 0, buffers, 0]), torch.zeros(1, dtype=torch.int64))
+
+    assert guard.check(0, 1, result(99.0, 3e4), model, 0, 0, {0}) is None
+    assert guard.check(1, 1, result(1.0, 0.0), model, 0, 1, {0, 1}) is None
+    assert guard.check(2, 1, result(1.0, 1.0), model, 0, 2, {0, 1}) is None
+    assert set(guard.take_condemned()) == {0}
+    for task in range(3, 30):
+        assert guard.check(task % 3, 1, result(1.0, 1.0), model, 0, task) is None
+    assert guard.poisoned is None
 
 
 def test_most_clients_are_right() -> None:

@@ -118,13 +118,19 @@ def poisoning() -> Poisons:
 FAST_ATTACKER = ob.World(seconds_per_step=[0.1, 1.5, 2.0, 2.5, 3.0], channel=CALM.channel)
 
 
+def slow_enough(name: str) -> ob.Algorithm:
+    """An algorithm with options by which four of the clients learn; a window of whole steps overshoots."""
+    return ob.fedfa(3, steps=4, concurrency=4, server_lr=0.5) if name == "fedfa" else make(name)
+
+
 @pytest.mark.parametrize(
-    "name", ["fedasync", *thorough("fedbuff", "fedcompass", "fedasmu", "fedfa", "scaffold", "fedavgm")]
+    "name", ["fedasync", "fedasmu", *thorough("fedbuff", "fedcompass", "fedfa", "scaffold", "fedavgm")]
 )
 def test_poison_before_the_others_have_delivered_is_withdrawn(name: str) -> None:
     """The run goes back to the initial model once most clients have delivered, and learns."""
     until = ob.Until(tasks=250)
-    run = ob.simulate(make(name), FAST_ATTACKER, poisoning(), until=until, evaluate=ob.Every(versions=1000))
+    algorithm = slow_enough(name)
+    run = ob.simulate(algorithm, FAST_ATTACKER, poisoning(), until=until, evaluate=ob.Every(versions=1000))
     back = run.entries("rolled_back")
     assert len(back) <= 1
     assert {row["to"] for row in back} <= {0}

@@ -10,7 +10,12 @@ clients.
    can. A run of two clients has no majority and stays in the warm-up.
 2. *From the quorum on* the limit is factor · max(median, peak / `DECLINE`). The peak is the largest median so
    far: in a run that has converged for most of its clients, the others still make updates of ordinary size.
-3. *Refused norms* are no votes. Where the latest norms of more than half of the clients were refused, the
+3. *The warm-up is judged twice.* Once the quorum is there, each of its norms is held against the median over
+   the clients of their largest ones. Honest clients that trained from a poisoned model make updates that are
+   large themselves, and hide the poison then. So once there are `LATER` norms for each client of the quorum,
+   the norms so far are held against the votes, which are of ordinary size again; and against the first
+   measure, times `OF_EARLY`, since the first updates of an honest training are larger than later ones.
+4. *Refused norms* are no votes. Where the latest norms of more than half of the clients were refused, the
    updates have grown for most of them, as when a learning rate rises: then these norms become their votes.
 """
 
@@ -22,6 +27,9 @@ from typing import Any, Self
 from offbeat.core.events import ClientId, TaskId, Version
 
 RECENT, OF_A_CLIENT, QUORUM, DECLINE = 100, 5, 10, 10.0
+LATER, OF_EARLY = 5, 3.0
+# How often the norms of the warm-up are judged.
+_LOOKS = 2
 # Most norms that are remembered of the warm-up.
 _REMEMBERED = 1000
 
@@ -33,8 +41,8 @@ class ClientNorms:
         clients: Number of clients of the run.
 
     Attributes:
-        early: The accepted norms of the warm-up by task, each with its client; the largest ones where there
-            are more than 1,000. Empty after it.
+        early: The accepted norms by task that are to be judged again, each with its client; the largest ones
+            where there are more than 1,000. Empty once they have been judged twice.
     """
 
     def __init__(self, clients: int) -> None:
@@ -50,11 +58,25 @@ class ClientNorms:
         # Versions and norms, of which both rise.
         self._peaks: list[tuple[Version, float]] = []
         self.early: dict[TaskId, tuple[ClientId, float]] = {}
+        # How many norms of updates were accepted, while they are to be judged again, and how often they were.
+        self._heard, self._looks = 0, 0
 
     @property
     def settled(self) -> bool:
         """Whether the warm-up is over."""
         return bool(self._peaks)
+
+    @property
+    def look_due(self) -> bool:
+        """Whether the norms so far are to be judged again now."""
+        if self._looks == 0:
+            return self.settled
+        return self._looks == 1 and self._heard >= LATER * self._quorum
+
+    @property
+    def judged(self) -> bool:
+        """Whether the norms of the warm-up have been judged for the last time."""
+        return self._looks == _LOOKS
 
     @property
     def tolerated(self) -> int:
@@ -88,7 +110,8 @@ class ClientNorms:
             norm: The norm.
             task: The task, of an update that may have to be judged again.
         """
-        if task is not None and not self._peaks:
+        if task is not None and not self.judged:
+            self._heard += 1
             self.early[task] = client, norm
             if len(self.early) > 2 * _REMEMBERED:
                 largest = sorted(self.early.items(), key=lambda entry: entry[1][1])[_REMEMBERED:]
@@ -126,10 +149,7 @@ class ClientNorms:
         return True
 
     def judge_early(self, factor: float, always: float = 0.0) -> Collection[TaskId]:
-        """Judge the norms of the warm-up again, by those of the quorum, and forget the absurd ones.
-
-        Each client's largest norm is held against the median of these over the clients: the first norms of a
-        training are larger than later ones.
+        """Judge the norms of the warm-up again, and forget the absurd ones.
 
         Args:
             factor: Times the usual norm that a norm may be.
@@ -141,14 +161,22 @@ class ClientNorms:
         largest: dict[ClientId, float] = {}
         for client, norm in self.early.values():
             largest[client] = max(norm, largest.get(client, 0.0))
-        limit = factor * sorted(largest.values())[len(largest) // 2] if largest else 0.0
+        usual = sorted(largest.values())[len(largest) // 2] if largest else 0.0
+        limit = factor * usual
+        if self._looks == 1:
+            usual = self._sorted[len(self._sorted) // 2] if self._sorted else usual
+            limit = max(factor * usual, OF_EARLY * limit / factor)
         most = max(limit, always)
         absurd = [task for task, (_, norm) in self.early.items() if norm > most]
-        self.early = {}
+        self._looks += 1
+        if self.judged:
+            self.early = {}
+        for task in absurd:
+            self.early.pop(task, None)
         if absurd:
             self._keep(lambda entry: entry[1] <= most)
             if self._sorted:
-                self._peaks = [(self._peaks[0][0], min(self._peaks[-1][1], limit / factor))]
+                self._peaks = [(self._peaks[0][0], min(self._peaks[-1][1], usual))]
         return absurd
 
     def forgive(self) -> None:
@@ -169,6 +197,8 @@ class ClientNorms:
             "refused": list(map(list, self._refused.items())),
             "peaks": list(map(list, self._peaks)),
             "early": [[task, client, norm] for task, (client, norm) in self.early.items()],
+            "heard": self._heard,
+            "looks": self._looks,
         }
 
     @classmethod
@@ -181,6 +211,9 @@ class ClientNorms:
         norms._refused = dict(state["refused"])
         norms._peaks = [(version, norm) for version, norm in state["peaks"]]
         norms.early = {task: (client, norm) for task, client, norm in state["early"]}
+        # Runs that were recorded before norms were judged twice have had their only look.
+        norms._heard = state.get("heard", len(norms.early))
+        norms._looks = state.get("looks", _LOOKS if norms.settled else 0)
         return norms
 
     def _vote(self, client: ClientId) -> None:

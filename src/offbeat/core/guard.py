@@ -12,9 +12,10 @@ The rules, in order:
 1. While fewer clients than the quorum have delivered, n may be at most `FIRST` · (1 + ‖w₀‖), and
    `FIRST_OTHER` in its place for buffers and the shared vector, whose size says little about the model's; or
    `factor` times what an honest client has delivered, if that is more.
-2. When the quorum is there, the updates of the warm-up are judged again by its median. Held ones that turn
-   out to be absurd are left out of their aggregations. If absurd ones have made versions, `poisoned` says so,
-   and the driver goes back to the last good version, or to the initial model.
+2. When the quorum is there, the updates of the warm-up are judged again by its median, and once more when it
+   has delivered five times over. Held ones that turn out to be absurd are left out of their aggregations, and
+   the one that has just arrived is refused. If absurd ones have made versions, `poisoned` says so, and the
+   driver goes back to the last good version, or to the initial model.
 3. From then on n may be at most `factor` times the usual one, and `OF_BUFFERS` times as much for buffers:
    statistics of unequal clients differ more than their gradients do.
 4. An n of the parameters of at most `OF_INITIAL` · (1 + ‖w₀‖) is never absurd: it goes no farther than
@@ -190,8 +191,8 @@ class UpdateGuard:
 
     @property
     def settled(self) -> bool:
-        """Whether the warm-up is over."""
-        return bool(self._norms) and self._of("parameters").settled
+        """Whether the updates of the warm-up have been judged for the last time."""
+        return bool(self._norms) and self._of("parameters").judged
 
     def check(
         self,
@@ -228,25 +229,46 @@ class UpdateGuard:
         if absurd:
             self.count_refused(client)
             return next(iter(absurd.values()))
-        self._streak.refused.clear()
         for part, norm in norms.items():
             if norm:
                 self._of(part).accept(client, version, norm, task)
-                self._judge_early(part, {*held, task})
+                absurd |= self._judge_early(part, task, held)
+        if absurd:
+            # The update that completes the quorum may itself be what only the quorum's median condemns.
+            self.count_refused(client)
+            return next(iter(absurd.values()))
+        self._streak.refused.clear()
         return None
 
-    def _judge_early(self, part: str, held: Collection[TaskId]) -> None:
-        """Judge the updates of the warm-up again, once it is over."""
+    def _judge_early(self, part: str, last: TaskId, held: Collection[TaskId]) -> dict[str, str]:
+        """Judge the updates of the warm-up again, once it is over.
+
+        Args:
+            part: The part of the updates.
+            last: The task whose update has arrived now, and is not held yet.
+            held: The tasks whose updates are held, and in no version yet.
+
+        Returns:
+            Why the last update is absurd, by part; empty if it is not.
+        """
         norms = self._of(part)
-        if not (norms.settled and norms.early):
-            return
+        if not norms.look_due:
+            return {}
         absurd = norms.judge_early(self._factor(part), self._always(part))
-        self._condemned.update(task for task in absurd if task in held)
-        if used := [task for task in absurd if task not in held]:
+        left_out = [task for task in absurd if task == last or task in held]
+        self._condemned.update(task for task in left_out if task != last)
+        # An update that is left out for one part makes no version, however large its other parts are.
+        for other in self._norms.values():
+            for task in left_out:
+                other.early.pop(task, None)
+        if used := [task for task in absurd if task not in left_out]:
             self.poisoned = (
                 f"the norm of the {part} of {len(used)} updates that it is made of is more than "
                 f"{self._factor(part):g} times that of most clients, which had not delivered then"
             )
+        if last not in absurd:
+            return {}
+        return {part: f"the norm of its {part} is more than {self._factor(part):g} times the usual one"}
 
     def take_condemned(self) -> Collection[TaskId]:
         """Held updates that have turned out to be absurd since the last call."""
@@ -289,6 +311,8 @@ class UpdateGuard:
         else:
             # The norms of the warm-up were judged again; those of steps are not known to be good.
             self._norms = {part: norms for part, norms in self._norms.items() if part in PARTS}
+            for norms in self._norms.values():
+                norms.early = {}
         for norms in self._norms.values():
             norms.forgive()
         self.poisoned = None
