@@ -98,6 +98,15 @@ def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
     assert with_numbers(text, known) == "2.0x, 2.0x; –, –, –"
 
 
+def test_entries_of_a_list_are_wrapped_each_by_itself() -> None:
+    text = "Two\nlines.\n\n- one\n  entry\n- " + "long " * 30 + "\n\nAnd after."
+    first, second, third = with_numbers(text, []).split("\n\n")
+    assert (first, third) == ("Two lines.", "And after.")
+    one, *rest = second.split("\n")
+    assert one == "- one entry"
+    assert [line[:6] for line in rest] == ["- long", "  long"]
+
+
 def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
     study = make_study("fedfa/s", DOCUMENT)
     made_up = make_study("fedfa/t", {**DOCUMENT, "no_real_data": "The data are generated."})

@@ -32,6 +32,8 @@ _COLOURS = {
 _LARGEST = log(30)
 _LABEL_WIDTH = 76
 _TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 40)
+# The two parts of a paper's `gain`.
+_GAIN, _ROWS = "**What its gain consists of.**", "**What the rows show.**"
 _SHOWN = (1.1, 1.5, 2.0, 4.0)
 """Effects for which the page gives the share of the claims that would have found them."""
 
@@ -111,7 +113,7 @@ def render_findings(results: Results, images: str = "images") -> str:
     gains = "\n\n".join(
         f"### {paper.title}\n\n"
         + with_numbers(
-            paper.gain.strip().split("\n\n")[0].removeprefix("**What its gain consists of.** "),
+            paper.gain.partition(_ROWS)[0].strip().removeprefix(_GAIN).lstrip(),
             [each for each in found.judged if each.experiment.paper == name],
         )
         for name, paper in papers.items()

@@ -79,9 +79,23 @@ def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:
         claims = items[name].claims[int(number) - 1 :] if name in items else ()
         return effect_in_prose(items[name].rows, claims[0], what, sign) if claims else NO_EFFECT
 
-    paragraphs = _EFFECT.sub(effect, text).split("\n\n")
+    return _wrapped(_EFFECT.sub(effect, text))
+
+
+def _wrapped(text: str) -> str:
+    """Markdown of paragraphs and of lists of one level, each paragraph and entry wrapped by itself."""
     return "\n\n".join(
-        fill(each, _WIDTH, break_long_words=False, break_on_hyphens=False) for each in paragraphs
+        "\n".join(
+            fill(
+                " ".join(block.split()),
+                _WIDTH,
+                subsequent_indent="  " * block.startswith("- "),
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for block in re.split(r"\n(?=- )", part)
+        )
+        for part in text.split("\n\n")
     )
 
 
