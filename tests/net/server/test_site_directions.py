@@ -12,12 +12,11 @@ def directions(steps: int = 1, parameters: int = 5000) -> SiteDirections:
     rng = torch.Generator().manual_seed(0)
     way = torch.randn(parameters, generator=rng)
     found = SiteDirections(parameters)
-    looked_at = found.coordinates
     for _ in range(30):
         for client in (0, 1):
             update = torch.randn(parameters, generator=rng) * steps**0.5
-            found.add(client, update[looked_at], steps)
-        found.add(2, 10 * way[looked_at] * steps**0.5, steps)
+            found.add(client, update, steps)
+        found.add(2, 10 * way * steps**0.5, steps)
     return found
 
 
@@ -51,6 +50,13 @@ def test_updates_of_zeros_have_no_direction() -> None:
         found.add(1, torch.zeros(3), 1)
     assert found.persistence(0) is None
     assert found.sizes() == {}
+
+
+def test_huge_updates_are_no_error() -> None:
+    found = SiteDirections(3)
+    for _ in range(20):
+        found.add(0, torch.full((3,), 3e38), 1)
+    assert found.persistence(0) == pytest.approx(float("inf"))
 
 
 @pytest.mark.parametrize(
