@@ -55,10 +55,11 @@ class SiteDirections:
             steps: Local steps that were done.
         """
         # For so few values NumPy takes a fraction of PyTorch's time.
-        update: npt.NDArray[np.float32] = delta.numpy()[self._coordinates] / sqrt(steps)
+        update = np.divide(delta.numpy()[self._coordinates], sqrt(steps), dtype=np.float32)
         way = self._ways.setdefault(client, _Way())
         with np.errstate(over="ignore"):
-            way.together = MEMORY * way.together + update
+            way.together *= np.float32(MEMORY)
+            way.together = way.together + update
         way.apart = MEMORY * way.apart + _norm(update)
         way.weight = MEMORY * way.weight + 1
         way.count += 1
