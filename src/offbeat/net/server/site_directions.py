@@ -15,7 +15,6 @@ from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from offbeat.core.events import ClientId
 
@@ -37,25 +36,28 @@ class SiteDirections:
 
     Args:
         parameters: Number of the model's parameters, which come first in an update.
+
+    Attributes:
+        coordinates: Which values of an update are looked at, int64 [at most `COORDINATES`].
     """
 
     def __init__(self, parameters: int) -> None:
         self._ways: dict[ClientId, _Way] = {}
-        self._coordinates = np.arange(parameters)
+        self.coordinates = np.arange(parameters)
         if parameters > COORDINATES:
             rng = np.random.Generator(np.random.Philox(0))
-            self._coordinates = rng.integers(0, parameters, COORDINATES)
+            self.coordinates = rng.integers(0, parameters, COORDINATES)
 
-    def add(self, client: ClientId, delta: Tensor, steps: int) -> None:
+    def add(self, client: ClientId, values: npt.NDArray[np.float32], steps: int) -> None:
         """Count an accepted update.
 
         Args:
             client: The site's client.
-            delta: The update, float32 on the CPU.
+            values: The update at the `coordinates`.
             steps: Local steps that were done.
         """
         # For so few values NumPy takes a fraction of PyTorch's time.
-        update = np.divide(delta.numpy()[self._coordinates], sqrt(steps), dtype=np.float32)
+        update = np.divide(values, sqrt(steps), dtype=np.float32)
         way = self._ways.setdefault(client, _Way())
         with np.errstate(over="ignore"):
             way.together *= np.float32(MEMORY)

@@ -322,5 +322,6 @@ class EachUpdateCheck:
         if reason is not None:
             log.warning("update refused", extra={"site": site.name, "reason": reason})
             raise InvalidUpdateError(reason, "guard")
-        self._directions.add(site.client, result.delta, update.steps)
+        looked_at = self._directions.coordinates
+        self._directions.add(site.client, result.delta.numpy()[looked_at], update.steps)
         return result

@@ -1,7 +1,7 @@
 """A deadline that begins again and again, such as that of each frame, on one timer.
 
-`asyncio.timeout` sets and cancels a timer each time. Here the timer stays, and is set anew only where it would
-come too late, or has come too early.
+`asyncio.timeout` sets and cancels a timer each time. Here the timer stays, and is set anew only where it
+would come too late, or has come too early.
 """
 
 import asyncio
