@@ -98,7 +98,10 @@ class Soak:
                 self.call("certificate", "--state", self.state)
             rate = (done - first) / (time.monotonic() - begun)
             left = (self.chosen.updates - done) / rate if rate else float("inf")
-            print(f"{done:,} of {self.chosen.updates:,} updates, {rate:.0f}/s, {left / 60:.0f} min left", flush=True)
+            print(
+                f"{done:,} of {self.chosen.updates:,} updates, {rate:.0f}/s, {left / 60:.0f} min left",
+                flush=True,
+            )
             if done >= stop_at:
                 stop_at = done + self.chosen.stop_every
                 self.archive()
@@ -107,7 +110,9 @@ class Soak:
         """Whether the server has ended well. Raises `RuntimeError` where a process has failed."""
         for name, process in self.processes.items():
             if process.poll() not in (None, 0):
-                raise RuntimeError(f"{name} has failed with {process.returncode}: see {self.out / 'logs' / name}.log")
+                raise RuntimeError(
+                    f"{name} has failed with {process.returncode}: see {self.out / 'logs' / name}.log"
+                )
         return self.processes[SERVER].poll() == 0
 
     def archive(self) -> None:
@@ -212,9 +217,13 @@ def series(samples: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[tuple[
         for name in names:
             of = [s for s in samples if name in s["processes"]]
             # A site lives on where the server starts again.
-            yield f"{name}, {what}", [
-                (str(s["start"]) if name == SERVER else "", s["updates"], s["processes"][name][what]) for s in of
-            ]
+            yield (
+                f"{name}, {what}",
+                [
+                    (str(s["start"]) if name == SERVER else "", s["updates"], s["processes"][name][what])
+                    for s in of
+                ],
+            )
     for name in ("server", "sites"):
         yield f"disk of {name}, MiB", [(str(s["start"]), s["updates"], s["disk"][name]) for s in samples]
 
@@ -251,12 +260,17 @@ def report(out: Path) -> None:
     print("\n| | at first | at the end | most | slope for 10⁶ updates |\n|---|---|---|---|---|")
     for name, points in series(samples):
         values, (found, error) = [value for _, _, value in points], slope(points)
-        print(f"| {name} | {values[0]:.1f} | {values[-1]:.1f} | {max(values):.1f} | {found:+.1f} ± {2 * error:.1f} |")
+        print(
+            f"| {name} | {values[0]:.1f} | {values[-1]:.1f} | {max(values):.1f} | {found:+.1f} ± {2 * error:.1f} |"
+        )
     print()
     for name in dict.fromkeys(name for sample in samples for name in sample["processes"]):
         print(f"{name}: {1e3 * processor(samples, name):.2f} ms of the processor for an update of its own")
     said = (out / "logs" / f"{SERVER}.log").read_text(encoding="utf-8", errors="replace")
-    for what, line in (("tokens renewed", "the token is renewed"), ("certificates read again", "certificate.*read again")):
+    for what, line in (
+        ("tokens renewed", "the token is renewed"),
+        ("certificates read again", "certificate.*read again"),
+    ):
         print(f"{what}: {len(re.findall(line, said))}")
 
 
