@@ -2,18 +2,20 @@
 
     python benchmarks/soak.py --out DIR [--updates 100000] [--sites 3] [--stop-every 50000]
 
-The processes are those of the command line, with TLS and kits, on the digits and a model of 650 values that is
-trained for one step. Under load the sites' tokens renew themselves, since they live for `--token-life`, and
-`offbeat certificate` renews the server's certificate every `--certificate-every` seconds. After `--stop-every`
-updates the server is stopped, `offbeat archive` compresses its journal, and it starts again: the sites wait.
+The processes are those of the command line, with TLS and kits, on the digits and a model of 650 values that
+is trained for one step. Under load the sites' tokens renew themselves, since they live for `--token-life`,
+and `offbeat certificate` renews the server's certificate every `--certificate-every` seconds. After
+`--stop-every` updates the server is stopped, `offbeat archive` compresses its journal, and it starts again:
+the sites wait.
 
 Every `--every` seconds a line goes to DIR/samples.jsonl: updates, and of each process memory, descriptors and
-processor's time; bytes on disk. The same command goes on with a soak that was interrupted. At its end, and with
-`--report`, a table says what each has at the beginning and at the end, and its slope: that of a line through
-all samples but the first fifth after a start, with an offset for each start.
+processor's time; bytes on disk. The same command goes on with a soak that was interrupted. At its end, and
+with `--report`, a table says what each has at the beginning and at the end, and its slope: that of a line
+through all samples but the first fifth after a start, with an offset for each start.
 """
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -82,8 +84,9 @@ class Soak:
         self.prepare()
         self.start_server()
         for number, name in enumerate(self.names, 1):
+            kit, state = self.out / "kits" / f"{name}.kit", self.out / "sites" / name
             self.start(
-                name, "join", "--kit", self.out / "kits" / f"{name}.kit", "--state", self.out / "sites" / name,
+                name, "join", "--kit", kit, "--state", state,
                 "--data", f"digits:{number}/{len(self.names)}", "--give-up-after", "900",
             )  # fmt: skip
         stop_at, renew_at = self.updates() + self.chosen.stop_every, time.monotonic()
@@ -153,7 +156,7 @@ class Soak:
         done = self.updates()
         found: dict[str, Any] = {
             "at": time.time(), "start": self.start_number, "updates": done,
-            "disk": {name: size(self.out / folder) for name, folder in (("server", SERVER), ("sites", "sites"))},
+            "disk": {"server": size(self.state), "sites": size(self.out / "sites")},
             "processes": {name: used(process.pid) for name, process in self.processes.items()},
         }  # fmt: skip
         with self.samples.open("a", encoding="utf-8") as file:
@@ -260,9 +263,8 @@ def report(out: Path) -> None:
     print("\n| | at first | at the end | most | slope for 10⁶ updates |\n|---|---|---|---|---|")
     for name, points in series(samples):
         values, (found, error) = [value for _, _, value in points], slope(points)
-        print(
-            f"| {name} | {values[0]:.1f} | {values[-1]:.1f} | {max(values):.1f} | {found:+.1f} ± {2 * error:.1f} |"
-        )
+        columns = [f"{value:.1f}" for value in (values[0], values[-1], max(values))]
+        print(f"| {name} | {' | '.join(columns)} | {found:+.1f} ± {2 * error:.1f} |")
     print()
     for name in dict.fromkeys(name for sample in samples for name in sample["processes"]):
         print(f"{name}: {1e3 * processor(samples, name):.2f} ms of the processor for an update of its own")
@@ -278,7 +280,7 @@ def processor(samples: Sequence[dict[str, Any]], name: str) -> float:
     """Seconds of the processor for an update: of the server's all, of a site's its share."""
     seconds = updates = 0.0
     sites = len(samples[0]["processes"]) - 1
-    for before, after in zip(samples, samples[1:], strict=False):
+    for before, after in itertools.pairwise(samples):
         if name in before["processes"] and name in after["processes"]:
             spent = after["processes"][name]["seconds"] - before["processes"][name]["seconds"]
             if spent >= 0:
