@@ -333,7 +333,7 @@ PARTS = ("parameters", "buffers", "shared vector")
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all values of tensors are finite; they are if their sum is, which may overflow otherwise."""
-    wanted = list(tensors)
+    wanted = [tensor for tensor in tensors if tensor.numel()]
     sums = read_numbers([t.sum() for t in wanted])
     return all(isfinite(n) or bool(t.isfinite().all()) for n, t in zip(sums, wanted, strict=True))
 
