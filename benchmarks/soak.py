@@ -218,13 +218,12 @@ def series(samples: Sequence[dict[str, Any]]) -> Iterator[tuple[str, list[tuple[
     names = list(dict.fromkeys(name for sample in samples for name in sample["processes"]))
     for what in ("MiB", "descriptors"):
         for name in names:
-            of = [s for s in samples if name in s["processes"]]
-            # A site lives on where the server starts again.
             yield (
                 f"{name}, {what}",
                 [
-                    (str(s["start"]) if name == SERVER else "", s["updates"], s["processes"][name][what])
-                    for s in of
+                    (str(s["start"]), s["updates"], s["processes"][name][what])
+                    for s in samples
+                    if name in s["processes"]
                 ],
             )
     for name in ("server", "sites"):
@@ -265,13 +264,18 @@ def report(out: Path) -> None:
         values, (found, error) = [value for _, _, value in points], slope(points)
         columns = [f"{value:.1f}" for value in (values[0], values[-1], max(values))]
         print(f"| {name} | {' | '.join(columns)} | {found:+.1f} ± {2 * error:.1f} |")
+    print("\nAt the last sample of each start, which a site lives through; disk, at the first:\n")
+    for name, points in series(samples):
+        if "MiB" in name:
+            once = {begun: value for begun, _, value in (points[::-1] if "disk" in name else points)}
+            print(f"{name}: {', '.join(f'{once[begun]:.1f}' for begun in sorted(once, key=int))}")
     print()
     for name in dict.fromkeys(name for sample in samples for name in sample["processes"]):
         print(f"{name}: {1e3 * processor(samples, name):.2f} ms of the processor for an update of its own")
     said = (out / "logs" / f"{SERVER}.log").read_text(encoding="utf-8", errors="replace")
     for what, line in (
         ("tokens renewed", "the token is renewed"),
-        ("certificates read again", "certificate.*read again"),
+        ("certificates read again", "server.pem.*read again"),
     ):
         print(f"{what}: {len(re.findall(line, said))}")
 
