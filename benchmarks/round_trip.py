@@ -8,7 +8,8 @@ Throughput: updates a second of one site and of four with models of 1 MB and 100
 the same bytes each way (a model down, an update up) on as many streams, in turns; with every update on disk
 before it is answered, and with nothing written on either side. Raw gRPC is started anew each time, two
 processes, since its speed depends on where the C library puts its chunks. Offbeat asks glibc to keep freed
-memory, which helps raw gRPC too: so it is measured as it comes, and with that.
+memory, which helps raw gRPC too: so it is measured as it comes, and with that. Beside it, what server and
+sites take of the processor for an update, the least of all turns: what else the machine does only adds to it.
 Many sites: memory and processor's time of the
 server's process with so many connected, idle (only beats) and active (each a task every so many seconds).
 Servers are processes of their own. It needs 8 GB, and 15 GB of disk.
@@ -193,10 +194,10 @@ class Sites:
         self._orders, theirs = Pipe()
         self._process = fork(lambda: asyncio.run(obey(theirs)), log)
 
-    def times(self, address: str, values: int, sites: int, count: int) -> list[list[float]]:
-        """For each of so many sites, which work at once, what `exchanges` gives."""
+    def times(self, address: str, values: int, sites: int, count: int) -> tuple[list[list[float]], float]:
+        """For each of so many sites, which work at once, what `exchanges` gives; the processor's seconds."""
         self._orders.send((address, values, sites, count))
-        found: list[list[float]] = self._orders.recv()
+        found: tuple[list[list[float]], float] = self._orders.recv()
         return found
 
     def close(self) -> None:
@@ -209,7 +210,9 @@ async def obey(orders: "Connection[Any, Any]") -> None:
     while True:
         address, values, sites, count = orders.recv()
         works = (exchanges(address, values, count, f"site-{i}") for i in range(sites))
-        orders.send(await asyncio.gather(*works))
+        before = time.process_time()
+        found = await asyncio.gather(*works)
+        orders.send((found, time.process_time() - before))
 
 
 def raw_times(size: int, streams: int, count: int, *, durable: bool, keeps: bool) -> list[list[float]]:
@@ -271,18 +274,21 @@ def fsyncs(path: Path, count: int) -> list[float]:
     return seconds
 
 
-def throughput(servers: Servers, ours: Sites, repeats: int) -> None:
+def throughput(servers: Servers, ours: Sites, repeats: int, largest: float) -> None:
     print(
         "\n| model | sites | on disk before the answer | updates/s | raw gRPC, the same bytes | ratio "
-        "| raw gRPC, freed memory kept | ratio |\n|---|---|---|---|---|---|---|---|"
+        "| raw gRPC, freed memory kept | ratio | processor, server and site, ms an update |\n"
+        "|---|---|---|---|---|---|---|---|---|"
     )
     for size, values, sites, updates in SIZES:
+        if 4e-6 * values > largest:
+            continue
         for kind in ("", ", volatile"):
             name = f"{size} x {sites}{kind}"
-            durable = not kind
+            durable, spent = not kind, []
             rates = [
                 [
-                    rate(ours.times(servers.address(name), values, sites, updates)),
+                    ours_rate(servers, ours, name, values, sites, updates, spent),
                     *(
                         rate(raw_times(4 * values, sites, updates, durable=durable, keeps=keeps))
                         for keeps in (False, True)
@@ -291,12 +297,24 @@ def throughput(servers: Servers, ours: Sites, repeats: int) -> None:
                 for _ in range(repeats)
             ]
             found = [median(each) for each in zip(*rates, strict=True)]
+            processor = " and ".join(f"{1e3 * min(each):.2f}" for each in zip(*spent, strict=True))
             print(
                 f"| {size} | {sites} | {'both' if durable else 'nothing'} | {found[0]:.2f} "
-                f"| {found[1]:.2f} | {over(rates, 1)} | {found[2]:.2f} | {over(rates, 2)} |",
+                f"| {found[1]:.2f} | {over(rates, 1)} | {found[2]:.2f} | {over(rates, 2)} | {processor} |",
                 flush=True,
             )
             servers.stop(name)
+
+
+def ours_rate(
+    servers: Servers, ours: Sites, name: str, values: int, sites: int, count: int, spent: list[list[float]]
+) -> float:
+    """Updates a second. To `spent` goes the processor's time for an update of the server and of a site."""
+    address, before = servers.address(name), servers.used(name)[0]
+    times, seconds = ours.times(address, values, sites, count)
+    updates = sites * warmed_up(count)
+    spent.append([(servers.used(name)[0] - before) / updates, seconds / updates])
+    return rate(times)
 
 
 def over(rates: Sequence[Sequence[float]], other: int) -> str:
@@ -364,6 +382,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="the whole server on loopback, in numbers")
     parser.add_argument("--tasks", type=int, default=500, help="round trips to time")
     parser.add_argument("--repeats", type=int, default=5, help="of the throughput; 0: leave it out")
+    parser.add_argument("--largest", type=float, default=1e3, help="MB of the largest model in it")
     parser.add_argument("--connections", type=int, default=500, help="0: leave it out")
     parser.add_argument("--seconds", type=float, default=20.0, help="to watch many sites for")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between an active site's tasks")
@@ -376,7 +395,7 @@ def main() -> int:
         try:
             asyncio.run(round_trips(servers, directory, chosen.tasks))
             if chosen.repeats:
-                throughput(servers, ours, chosen.repeats)
+                throughput(servers, ours, chosen.repeats, chosen.largest)
             if chosen.connections:
                 asyncio.run(many(servers, chosen.connections, chosen.seconds, chosen.every))
         finally:

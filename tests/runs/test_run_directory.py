@@ -326,3 +326,21 @@ def test_a_run_of_format_3_is_read_and_gets_the_table_of_clients_when_it_goes_on
     row = {"evaluation": 99, "t": 1.0, "version": 5, "client": 2, "samples": 7, "auroc": None, "loss": 0.5}
     assert ob.read_run(tmp_path).client_metrics() == ob.read_run(tmp_path).client_metrics(99) == [row]
     assert ob.read_run(tmp_path).client_metrics(98) == []
+
+
+def test_entries_that_stay_are_written_once(tmp_path: Path) -> None:
+    """A server flushes the same entries with each update; what was set in between counts all the same."""
+    store, written = start(tmp_path / "run"), []
+    store._database.set_trace_callback(written.append)
+
+    def flushed(duration: float) -> bool:
+        written.clear()
+        store.flush({"duration": duration, "rejected": {"norm": 1}})
+        return any("INTO meta" in text and "rejected" in text for text in written)
+
+    assert [flushed(1.0), flushed(2.0)] == [True, False]
+    store.set_meta({"rejected": {}})
+    assert flushed(3.0)
+    store.close()
+    meta = ob.read_run(tmp_path / "run").meta
+    assert (meta["duration"], meta["rejected"]) == (3.0, {"norm": 1})

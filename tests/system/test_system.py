@@ -87,16 +87,14 @@ def test_seeds_differ_and_have_all_algorithms() -> None:
 # ---- planted bugs ----
 
 
-async def acknowledge_before_the_commit(self: Any) -> None:
-    """`Service._commit` with its two halves exchanged."""
-    while self._uncommitted:
-        uncommitted, self._uncommitted = self._uncommitted, []
-        for effects, batch in uncommitted:
-            self._deliver(effects)
-            for inbound in batch.messages:
-                inbound.release()
-        if durable := [effects for effects, _ in uncommitted if effects.durable]:
-            await self._loop.run_in_executor(self._writer, self._store.commit, *durable)
+def acknowledge_before_the_commit(self: Any) -> None:
+    """`Service._commit`, which delivers first."""
+    batches, self._uncommitted = self._uncommitted, []
+    self._deliver_batches(batches)
+    if durable := [effects for effects, _ in batches if effects.durable]:
+        self._idle.clear()
+        self._committing = self._writer.submit(self._store.commit, *durable)
+        self._committing.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._end_commit, []))
 
 
 on_task_message = MessageHandler._on_task_message

@@ -48,7 +48,7 @@ def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch):
     places = [vector.data_ptr() for vector in used]
     while used:
         del used[0]
-    assert [spare.data_ptr() for spare in rooms._spare] == places[2:]  # the last ones freed
+    assert [spare.vector.data_ptr() for spare in rooms._spare] == places[2:]  # the last ones freed
     used = [rooms.vector(LEAST // 4, torch.float32) for _ in range(2 * SPARE)]
     monkeypatch.setattr("offbeat.vectors.pool.SPARE_BYTES", 1 << 40)
     used.clear()

@@ -37,12 +37,13 @@ The guard bounds one update. Attackers who stay below that bound are a matter of
 the rollback of deployed runs.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import isfinite, sqrt
 from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 from torch import Tensor
+from torch.linalg import vector_norm
 
 from offbeat.core.algorithm import Update
 from offbeat.core.client_norms import QUORUM, ClientNorms
@@ -52,6 +53,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.core.reads import read_numbers
 from offbeat.core.validation import checked_dataclass
+from offbeat.vectors.arithmetic import head
 
 GUARD_RULE = 3
 """Number of the rule that new runs follow; a run recorded without a number follows the first."""
@@ -218,9 +220,8 @@ class UpdateGuard:
         Returns:
             Why the update is refused; None means that it is not.
         """
-        parts = dict(parts_of(result, model.layout))
-        read = read_numbers([own.norm() for own in parts.values()])
-        norms = {part: norm / sqrt(steps) for part, norm in zip(parts, read, strict=True)}
+        found = norms_of(result, model.layout) if result.norms is None else result.norms
+        norms = {part: norm / sqrt(steps) for part, norm in found.items()}
         absurd = {part: why for part, n in norms.items() if n and (why := self._absurd(part, n)) is not None}
         for part in [part for part in absurd if isfinite(norms[part])]:
             if self._of(part).refuse(client, version, norms[part]):
@@ -290,7 +291,7 @@ class UpdateGuard:
         Returns:
             Why the version must not be published; None means that it may be.
         """
-        norm = float(step[: model.layout.parameters].norm())
+        norm = float(vector_norm(head(step, model.layout.parameters)))
         if norm == 0.0:
             return None
         own = {name: norm, f"{name} per update": norm / len(updates)}
@@ -356,7 +357,7 @@ PARTS = ("parameters", "buffers", "shared vector")
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether all values of tensors are finite; they are if their sum is, which may overflow otherwise."""
-    wanted = list(tensors)
+    wanted = [tensor for tensor in tensors if tensor.numel()]
     sums = read_numbers([t.sum() for t in wanted])
     return all(isfinite(n) or bool(t.isfinite().all()) for n, t in zip(sums, wanted, strict=True))
 
@@ -372,10 +373,14 @@ def _reach(model: Model, updates: Sequence[Update]) -> float:
     return max(OF_MODEL * own, sum(read))
 
 
-def parts_of(result: LocalResult, layout: Layout) -> Iterator[tuple[str, Tensor]]:
-    """The parts of an update whose norms are held against the usual ones, by name."""
-    yield PARTS[0], result.delta[: layout.parameters]
+def norms_of(result: LocalResult, layout: Layout) -> dict[str, float]:
+    """The norms of an update's parts, by name, which are held against the usual ones.
+
+    They are finite only if all values are; those of finite values may overflow.
+    """
+    parts = {PARTS[0]: head(result.delta, layout.parameters)}
     if layout.values > layout.parameters:
-        yield PARTS[1], result.delta[layout.parameters :]
+        parts[PARTS[1]] = result.delta[layout.parameters :]
     if result.shared is not None:
-        yield PARTS[2], result.shared
+        parts[PARTS[2]] = result.shared
+    return dict(zip(parts, read_numbers([vector_norm(own) for own in parts.values()]), strict=True))

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from offbeat.core.algorithm import Update
 from offbeat.core.events import ClientId, TaskId, Version
-from offbeat.core.guard import FIRST, OF_MODEL, OF_STEPS, Guard, RefusalStreak, parts_of
+from offbeat.core.guard import FIRST, OF_MODEL, OF_STEPS, Guard, RefusalStreak, norms_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 
@@ -118,8 +118,8 @@ class UpdateGuardRule1:
     ) -> str | None:
         """Check an update that has arrived, and count its norms among the recent ones."""
         refused = None
-        for part, tensor in parts_of(result, model.layout):
-            norm = float(tensor.norm()) / sqrt(steps)
+        for part, found in norms_of(result, model.layout).items():
+            norm = found / sqrt(steps)
             if norm != 0.0:
                 refused = self._check_norm(part, client, norm, model) or refused
         if refused:

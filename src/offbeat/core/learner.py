@@ -70,6 +70,7 @@ class LocalResult(Struct, frozen=True, gc=False):
         lr: Learning rate of the training.
         shared: Change for the vector that travels with the model, float32 [shared]. None means no change.
         state: The client's new state, which stays with the client.
+        norms: The norms of its parts, as `core.guard.norms_of` gives them, where these have been computed.
     """
 
     delta: Tensor
@@ -78,6 +79,7 @@ class LocalResult(Struct, frozen=True, gc=False):
     lr: float = 0.0
     shared: Tensor | None = None
     state: Tensors = field(default_factory=dict)
+    norms: Mapping[str, float] | None = None
 
 
 NO_INPUTS = TaskInputs()

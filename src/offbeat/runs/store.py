@@ -38,6 +38,7 @@ from offbeat.runs.processor import processor_name
 from offbeat.runs.record import holds_run
 from offbeat.runs.schema import BEST, CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
 
+_NEVER = object()
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
 """A query, and the rows of values to execute it with."""
 
@@ -59,6 +60,8 @@ class RunStore:
         self._rows: list[Row] = []
         self._metrics: list[Metric] = []
         self._client_metrics: list[ClientMetric] = []
+        # The entries of `meta` that the last `flush` wrote: those that stay are not written again.
+        self._flushed: dict[str, Any] = {}
         self._started = time.monotonic()
         database.execute("PRAGMA synchronous = FULL")
         database.executescript(CLIENT_METRICS + checksums.SCHEMA)  # which runs of earlier versions lack
@@ -153,6 +156,7 @@ class RunStore:
 
     def set_meta(self, values: Mapping[str, Any]) -> None:
         """Set entries of `meta`, at once. Raises `RunError` where they cannot be written."""
+        self._flushed.clear()
         with self._transaction() as database:
             _put_meta(database, values)
 
@@ -202,12 +206,13 @@ class RunStore:
             }
             for table, keys in written.items():
                 seal(database, table, keys)
-            _put_meta(database, meta)
+            _put_meta(database, {k: v for k, v in meta.items() if self._flushed.get(k, _NEVER) != v})
             database.execute(
                 "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
                 (time.monotonic() - self._started, journal - self._journal_length, self._session),
             )
         self._journal_length, self._metrics_length = journal, metrics
+        self._flushed.update(meta)
         self._rows.clear()
         self._metrics.clear()
         self._client_metrics.clear()

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from offbeat.vectors.chunked import CHUNK, for_each_chunk, in_chunks, map_chunks
+from offbeat.vectors.chunked import CHUNK, for_each_chunk, in_chunks, is_short, map_chunks
 from offbeat.vectors.pool import POOL
 
 # Adding −0.0 changes no number, neither 0.0 nor −0.0.
@@ -45,6 +45,9 @@ def weighted_steps(
     moved = [(start, c) for start, c in zip(starts, weights, strict=True) if start is not origin]
     if not in_chunks(origin):
         return _steps(deltas, weights, moved, origin)
+    if not moved and len(deltas) == 1 and is_short(origin):
+        # One operation is one pass anyway.
+        return scaled(deltas[0], weights[0], POOL.like(origin))
     n, late = len(deltas), [c for _, c in moved]
 
     def add(out: Tensor | None, origin: Tensor, *parts: Tensor) -> Tensor:

@@ -18,6 +18,11 @@ def in_chunks(vector: Tensor) -> bool:
     return vector.numel() > CHUNK and vector.device.type == "cpu"
 
 
+def is_short(vector: Tensor) -> bool:
+    """Whether one core takes a vector in any case."""
+    return vector.numel() < LONG
+
+
 def map_chunks(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
     """The vector whose chunks `body(out, *chunks)` makes.
 

@@ -1,5 +1,6 @@
 """Direction and size of sites' updates: who leads the model away in small steps is seen."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,8 +17,8 @@ def directions(steps: int = 1, parameters: int = 5000) -> SiteDirections:
     for _ in range(30):
         for client in (0, 1):
             update = torch.randn(parameters, generator=rng) * steps**0.5
-            found.add(client, update[looked_at], steps)
-        found.add(2, 10 * way[looked_at] * steps**0.5, steps)
+            found.add(client, update.numpy()[looked_at], steps)
+        found.add(2, 10 * way.numpy()[looked_at] * steps**0.5, steps)
     return found
 
 
@@ -37,20 +38,27 @@ def test_nothing_is_said_of_a_few_updates() -> None:
     assert found.persistence(0) is None
     assert found.sizes() == {}
     for _ in range(ENOUGH - 1):
-        found.add(0, torch.ones(3), 1)
+        found.add(0, np.ones(3, np.float32), 1)
     assert found.persistence(0) is None
     assert found.sizes() == {}
-    found.add(0, torch.ones(3), 1)
+    found.add(0, np.ones(3, np.float32), 1)
     assert found.persistence(0) == pytest.approx(1)
 
 
 def test_updates_of_zeros_have_no_direction() -> None:
     found = SiteDirections(3)
     for _ in range(20):
-        found.add(0, torch.zeros(3), 1)
-        found.add(1, torch.zeros(3), 1)
+        found.add(0, np.zeros(3, np.float32), 1)
+        found.add(1, np.zeros(3, np.float32), 1)
     assert found.persistence(0) is None
     assert found.sizes() == {}
+
+
+def test_huge_updates_are_no_error() -> None:
+    found = SiteDirections(3)
+    for _ in range(20):
+        found.add(0, np.full(3, 3e38, np.float32), 1)
+    assert found.persistence(0) == pytest.approx(float("inf"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ loop sends the messages in them, in order, and passes evaluations on to the thre
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from threading import Lock
 
@@ -96,7 +96,13 @@ class Service:
         self._uncommitted: list[tuple[Effects, Batch]] = []
         # The messages that came while helpers are waited for.
         self._postponed: list[Inbound] = []
-        self._committing: asyncio.Task[None] | None = None
+        # The commit under way, in the writer's thread. None means that none is.
+        self._committing: Future[None] | None = None
+        # It is set while no commit is under way.
+        self._idle = asyncio.Event()
+        self._idle.set()
+        # What the last commit, or the delivery after it, has failed with.
+        self._failure: BaseException | None = None
         # It is held while the coordinator changes.
         self._busy = Lock()
         self._watched, self._changed = False, False
@@ -216,9 +222,9 @@ class Service:
         else:
             effects = await self._loop.run_in_executor(self._thread, self._process, batch, measured)
         self._uncommitted.append((effects, batch))
-        if self._committing is None or self._committing.done():
-            await self._committed()
-            self._committing = asyncio.create_task(self._commit())
+        self._check_committed()
+        if self._committing is None:
+            self._commit()
         if self._store.audit.due(AUDIT_SECONDS):
             await self._committed()
             await self._loop.run_in_executor(self._writer, self._store.write_audit)
@@ -229,27 +235,57 @@ class Service:
     async def _checkpoint(self) -> None:
         await self._loop.run_in_executor(self._writer, self._store.checkpoint, self._coordinator)
 
-    async def _commit(self) -> None:
-        """Make the effects of the batches durable, then deliver them."""
-        while self._uncommitted:
-            uncommitted, self._uncommitted = self._uncommitted, []
-            durable = [effects for effects, _ in uncommitted if effects.durable]
-            try:
-                if durable:
-                    await self._loop.run_in_executor(self._writer, self._store.commit, *durable)
-            except BaseException:
-                # The loop must wake up to see the error.
-                self._wakeup.set()
-                raise
-            for effects, batch in uncommitted:
-                self._deliver(effects)
-                for inbound in batch.messages:
-                    inbound.release()
+    def _commit(self) -> None:
+        """Make the effects of the batches durable, in the writer's thread, and deliver them then."""
+        batches, self._uncommitted = self._uncommitted, []
+        durable = [effects for effects, _ in batches if effects.durable]
+        if not durable:
+            self._deliver_batches(batches)
+            return
+        self._idle.clear()
+        self._committing = self._writer.submit(self._store.commit, *durable)
+
+        def tell(_: Future[None]) -> None:
+            # No task waits for it, which would take two turns of the loop more.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._end_commit, batches)
+
+        self._committing.add_done_callback(tell)
+
+    def _end_commit(self, batches: list[tuple[Effects, Batch]]) -> None:
+        """Deliver what a commit has made durable, and begin the next one."""
+        done, self._committing = self._committing, None
+        try:
+            if done is None:
+                # The service has closed meanwhile.
+                return
+            done.result()
+            self._deliver_batches(batches)
+            if self._uncommitted:
+                self._commit()
+        except BaseException as error:
+            self._failure = error
+            # The loop must wake up to see the error.
+            self._wakeup.set()
+        finally:
+            if self._committing is None:
+                self._idle.set()
+
+    def _deliver_batches(self, batches: list[tuple[Effects, Batch]]) -> None:
+        for effects, batch in batches:
+            self._deliver(effects)
+            for inbound in batch.messages:
+                inbound.release()
 
     async def _committed(self) -> None:
-        """Wait for the commit under way, and raise its error."""
-        if self._committing is not None:
-            await self._committing
+        """Wait until nothing is to be committed, and raise the error of a commit."""
+        await self._idle.wait()
+        self._check_committed()
+
+    def _check_committed(self) -> None:
+        """Raise the error of a commit that has failed."""
+        if self._failure is not None:
+            raise self._failure
 
     def _process(self, batch: Batch, measured: Measurements) -> Effects:
         """Pass a batch to the coordinator."""
@@ -359,10 +395,10 @@ class Service:
     async def _close(self) -> None:
         self._detaching = True
         self._sessions.close("the server has stopped")
-        for task in (self._timer, self._committing):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        self._committing = None
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
         await self._loop.run_in_executor(self._thread, self._evaluator.close)
         if self._callbacks is not None:
             await self._loop.run_in_executor(self._thread, self._callbacks.close)

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 
 import numpy as np
-import torch
-from torch import Tensor
+import numpy.typing as npt
 
 from offbeat.core.events import ClientId
 
@@ -26,7 +25,7 @@ COORDINATES, MEMORY, ENOUGH = 1024, 0.9, 10
 class _Way:
     """Sums over a site's updates, the older ones with less weight."""
 
-    together: Tensor = field(default_factory=lambda: torch.zeros(()))
+    together: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
     apart: float = 0.0
     weight: float = 0.0
     count: int = 0
@@ -44,23 +43,26 @@ class SiteDirections:
 
     def __init__(self, parameters: int) -> None:
         self._ways: dict[ClientId, _Way] = {}
-        self.coordinates = torch.arange(parameters)
+        self.coordinates = np.arange(parameters)
         if parameters > COORDINATES:
             rng = np.random.Generator(np.random.Philox(0))
-            self.coordinates = torch.from_numpy(rng.integers(0, parameters, COORDINATES))
+            self.coordinates = rng.integers(0, parameters, COORDINATES)
 
-    def add(self, client: ClientId, values: Tensor, steps: int) -> None:
+    def add(self, client: ClientId, values: npt.NDArray[np.float32], steps: int) -> None:
         """Count an accepted update.
 
         Args:
             client: The site's client.
-            values: The update at the `coordinates`, float32.
+            values: The update at the `coordinates`.
             steps: Local steps that were done.
         """
-        update = values / sqrt(steps)
+        # For so few values NumPy takes a fraction of PyTorch's time.
+        update = np.divide(values, sqrt(steps), dtype=np.float32)
         way = self._ways.setdefault(client, _Way())
-        way.together = MEMORY * way.together + update
-        way.apart = MEMORY * way.apart + float(update.norm())
+        with np.errstate(over="ignore"):
+            way.together *= np.float32(MEMORY)
+            way.together = way.together + update
+        way.apart = MEMORY * way.apart + _norm(update)
         way.weight = MEMORY * way.weight + 1
         way.count += 1
 
@@ -69,10 +71,14 @@ class SiteDirections:
         way = self._ways.get(client)
         if way is None or way.count < ENOUGH or way.apart == 0:
             return None
-        return float(way.together.norm()) / way.apart
+        return _norm(way.together) / way.apart
 
     def sizes(self) -> dict[ClientId, float]:
         """Mean norm of each site's updates, beside that of the median site; empty before two have sent."""
         means = {client: way.apart / way.weight for client, way in self._ways.items()}
         usual = sorted(means.values())[(len(means) - 1) // 2] if len(means) > 1 else 0.0
         return {client: mean / usual for client, mean in means.items()} if usual else {}
+
+
+def _norm(vector: npt.NDArray[np.float32]) -> float:
+    return float(np.linalg.norm(vector.astype(np.float64)))

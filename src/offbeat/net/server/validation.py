@@ -7,6 +7,7 @@ from math import isfinite, isnan, nan
 from typing import Protocol
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from offbeat.core.codec import Codec, PayloadError
@@ -14,7 +15,7 @@ from offbeat.core.commands import Train
 from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Metrics
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.guard import parts_of
+from offbeat.core.guard import norms_of
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
@@ -181,16 +182,20 @@ def check_update(
     _near(update.integers, base.integers, INTEGERS_PER_STEP * update.steps)
     if update.shared is not None:
         _vector("shared", update.shared, layout.shared, torch.float32)
-        _finite("shared", update.shared)
-    if finite:
-        _finite("update", delta)
     result = LocalResult(delta, update.integers, metrics, lr, update.shared)
+    norms = norms_of(result, layout)
+    if not all(map(isfinite, norms.values())):
+        # A norm may overflow though all values are finite.
+        if update.shared is not None:
+            _finite("shared", update.shared)
+        if finite:
+            _finite("update", delta)
     if norm_bound is not None:
-        for part, tensor in parts_of(result, layout):
-            if (norm := float(tensor.norm())) > norm_bound:
+        for part, norm in norms.items():
+            if norm > norm_bound:
                 reason = f"the norm of the update's {part} is {norm:g}, at most {norm_bound:g} is taken"
                 raise InvalidUpdateError(reason, "norm")
-    return result
+    return replace(result, norms=norms)
 
 
 def check_lr(lr: float) -> float:
@@ -205,7 +210,7 @@ def check_lr(lr: float) -> float:
 
 def _near(integers: Tensor, base: Tensor, most: int) -> None:
     """Check how far integer buffers have gone; the difference itself could overflow."""
-    if bool(((integers < base - most) | (integers > base + most)).any()):
+    if len(base) and bool(((integers < base - most) | (integers > base + most)).any()):
         reason = f"an integer buffer has changed by more than {most}, {INTEGERS_PER_STEP} for each local step"
         raise InvalidUpdateError(reason, "integers")
 
@@ -233,8 +238,7 @@ def _vector(what: str, tensor: Tensor, size: int, dtype: torch.dtype) -> None:
 
 
 def _finite(what: str, tensor: Tensor) -> None:
-    """All values are finite if their sum is; where it is not, it may have overflowed."""
-    if not isfinite(tensor.sum().item()) and not bool(tensor.isfinite().all()):
+    if not bool(tensor.isfinite().all()):
         raise InvalidUpdateError(f"the {what} has values that are not finite (NaN or infinite)", "not finite")
 
 
@@ -319,5 +323,5 @@ class EachUpdateCheck:
             log.warning("update refused", extra={"site": site.name, "reason": reason})
             raise InvalidUpdateError(reason, "guard")
         looked_at = self._directions.coordinates
-        self._directions.add(site.client, result.delta[looked_at], update.steps)
+        self._directions.add(site.client, result.delta.numpy()[looked_at], update.steps)
         return result

@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ProtocolError
+from offbeat.net.wire.deadline import Deadline
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget, TokenBucket
 from offbeat.net.wire.reader import MessageReader
@@ -78,6 +79,7 @@ class Connection(Generic[Out, In]):
         self._messages = TokenBucket(limits.messages_per_second)
         self._bytes = TokenBucket(limits.bytes_per_second) if limits.bytes_per_second else None
         self._drain: asyncio.TimerHandle | None = None
+        self._reading, self._writing = Deadline(self._nothing_comes), Deadline(self._nothing_goes)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
@@ -159,6 +161,8 @@ class Connection(Generic[Out, In]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._drain is not None:
             self._drain.cancel()
+        self._reading.close()
+        self._writing.close()
         # A closed connection keeps no tensors.
         self._tasks, self._writer = [], MessageWriter()
         self._reader.drop()
@@ -191,10 +195,9 @@ class Connection(Generic[Out, In]):
                     self.abort(CloseReason(self._closing))
                     return
                 frame = self._writer.frame()
-                async with asyncio.timeout(self._limits.stall):
-                    await self._stream.write(frame)
-        except TimeoutError:
-            self.abort(CloseReason(f"the peer has read nothing for {self._limits.stall:g} s", "slow"))
+                self._writing.begin(self._limits.stall)
+                await self._stream.write(frame)
+                self._writing.end()
         except ChannelClosedError as error:
             self.abort(CloseReason(str(error), REFUSED if isinstance(error, ChannelRefusedError) else ""))
         except (ValueError, TypeError) as error:
@@ -204,9 +207,6 @@ class Connection(Generic[Out, In]):
         try:
             while True:
                 await self._take(await self._next_frame())
-        except TimeoutError:
-            reason = f"the peer has sent nothing of an announced body for {self._limits.stall:g} s"
-            self.abort(CloseReason(reason, "slow"))
         except ChannelClosedError as error:
             self.abort(CloseReason(str(error), REFUSED if isinstance(error, ChannelRefusedError) else ""))
         except ProtocolError as error:
@@ -215,17 +215,28 @@ class Connection(Generic[Out, In]):
     async def _next_frame(self) -> bytes:
         """The next frame; the peer has `stall` seconds for each chunk, whatever it sends between two."""
         if not self._reader.under_way:
-            try:
-                async with asyncio.timeout(self._limits.silence):
-                    return await self._stream.read()
-            except TimeoutError:
-                reason = f"the peer has sent no message for {self._limits.silence:g} s"
-                raise ProtocolError(reason, "deadline") from None
-        before = asyncio.get_running_loop().time()
-        async with asyncio.timeout(self._limits.stall - self._without_chunk):
+            self._reading.begin(self._limits.silence)
             frame = await self._stream.read()
-        self._without_chunk += asyncio.get_running_loop().time() - before
+        else:
+            before = asyncio.get_running_loop().time()
+            self._reading.begin(self._limits.stall - self._without_chunk)
+            frame = await self._stream.read()
+            self._without_chunk += asyncio.get_running_loop().time() - before
+        self._reading.end()
         return frame
+
+    def _nothing_comes(self) -> None:
+        """End the connection of a peer that has sent nothing for too long."""
+        if self._reader.under_way:
+            reason = f"the peer has sent nothing of an announced body for {self._limits.stall:g} s"
+            self.abort(CloseReason(reason, "slow"))
+        else:
+            reason = f"the peer has sent no message for {self._limits.silence:g} s"
+            self.abort(CloseReason(reason, "deadline"))
+
+    def _nothing_goes(self) -> None:
+        """End the connection of a peer that has read nothing for too long."""
+        self.abort(CloseReason(f"the peer has read nothing for {self._limits.stall:g} s", "slow"))
 
     async def _take(self, frame: bytes) -> None:
         read = self._reader.feed(frame)

@@ -123,8 +123,9 @@ def octets(tensor: Tensor) -> memoryview:
         raise RunError("tensors are sent as they are in memory, little-endian: this machine is big-endian")
     if tensor.dim() != 1 or tensor.dtype not in (torch.float32, torch.int32, torch.int64):
         raise ValueError(f"a tensor of {tensor.dim()} dimensions, {tensor.dtype}, cannot be sent")
-    array = np.ascontiguousarray(tensor.detach().numpy())
-    return array.view(np.uint8).data if len(array) else memoryview(b"")
+    if not tensor.numel():
+        return memoryview(b"")
+    return np.ascontiguousarray(tensor.detach().numpy()).view(np.uint8).data
 
 
 # ---- from a peer ----
