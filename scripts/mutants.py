@@ -71,7 +71,7 @@ MUTANTS = [
     ),
     Mutant(
         "core/server.py",
-        "task.population = len(self.fleet)",
+        "task.population = self.fleet.size",
         "task.population = max(1, len(self.tasks))",
         f"{CORE} {GOLDEN}",
         "N counts all clients that are there",

@@ -64,7 +64,8 @@ def _empty() -> Table:
     few = replace(job, rounds=20)
     rows = [Variant("bare loop", "bare", job)]
     rows += [
-        Variant(f"{OURS}, {name}", "ours", replace(job, algorithm=name)) for name in ("fedavg", "fedbuff")
+        Variant(f"{OURS}, {name}", "ours", replace(job, algorithm=name))
+        for name in ("fedavg", "fedbuff", "fedasync")
     ]
     own = f"{OURS}, fedavg, its client code"
     rows += [Variant(own, "ours", replace(job, client_code=True))]

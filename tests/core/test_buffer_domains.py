@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import offbeat as ob
-from offbeat.core.buffer_domains import BufferDomains
+from offbeat.core.buffer_domains import AnyBuffers, BufferDomains, domains_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from tests.sim.sim_worlds import CALM, digits, make, normed
@@ -67,6 +67,8 @@ def test_a_model_without_buffers_has_no_domains() -> None:
     plain = Model.of(nn.Linear(2, 3))
     none = LocalResult(torch.full((plain.layout.values,), -9.0), torch.zeros(0, dtype=torch.int64))
     assert BufferDomains(plain.layout).check(plain, 1, none) is None
+    assert isinstance(domains_of(plain.layout, False, "cpu"), AnyBuffers)
+    assert isinstance(domains_of(LAYOUT, True, "cpu"), BufferDomains)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedasync", "fedbuff", "fedcompass", "fedasmu", "fedfa"])

@@ -35,6 +35,12 @@ class Domains(Protocol):
         """Bring the buffers of a new version into their domains, in place."""
 
 
+def domains_of(layout: Layout, rounded: bool, device: str | torch.device) -> Domains:
+    """The domains of the buffers of a layout; the arguments are those of `BufferDomains`."""
+    domains = BufferDomains(layout, rounded, device)
+    return domains if domains else AnyBuffers()
+
+
 class BufferDomains:
     """The domains of the buffers of a layout.
 
@@ -48,6 +54,10 @@ class BufferDomains:
         self._rounded = rounded
         self._variances = _positions(layout, "buffer", VARIANCE, layout.parameters, device)
         self._counters = _positions(layout, "integer", COUNTER, 0, device)
+
+    def __bool__(self) -> bool:
+        """Whether there are any such buffers."""
+        return self._variances is not None or self._counters is not None
 
     def check(self, base: Model, steps: int, result: LocalResult) -> str | None:
         """Why a client's buffers have left their domains; None means that they have not.
@@ -87,7 +97,7 @@ class BufferDomains:
 
 
 class AnyBuffers:
-    """Buffers without domains, for runs that were begun without them."""
+    """Buffers without domains: of a model that has none, or of a run that was begun without domains."""
 
     def check(self, base: Model, steps: int, result: LocalResult) -> str | None:
         """Every update is taken."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from offbeat.core.algorithm import Algorithm, Task, Update, check_layout
-from offbeat.core.buffer_domains import BufferDomains, Domains
+from offbeat.core.buffer_domains import domains_of
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
@@ -54,6 +54,7 @@ class GlobalModel:
     ) -> None:
         check_layout(algorithm, model.layout)
         self._algorithm, self._train_root = algorithm, train_root
+        self._root_training = algorithm.aggregator.root_training
         self.release: Release = release or EachUpdate()
         self.model = model.sharing(algorithm.objective.shared_vectors)
         self.version = version
@@ -67,9 +68,7 @@ class GlobalModel:
         self.memory: Tensors = {}
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
         self.guard: Guarding | None = None
-        self.domains: Domains = BufferDomains(
-            model.layout, rounded=algorithm.codec is not None, device=model.values.device
-        )
+        self.domains = domains_of(model.layout, algorithm.codec is not None, model.values.device)
         self.condemned: list[TaskId] = []
         self.skipped: list[Skipped] = []
         self.good: tuple[Version, Model] | None = None
@@ -189,7 +188,7 @@ class GlobalModel:
         memories = (self.memory, *self.step_memories)
         saved = [_Saved(memory) for memory in memories] if self.guard is not None else []
         model, reason = self._next(updates, command)
-        if reason is None and not all_finite(tensor for own in saved for tensor in own.changed()):
+        if saved and reason is None and not all_finite(tensor for own in saved for tensor in own.changed()):
             reason = "the memory of its aggregator or server steps is not finite"
         if reason is None:
             self.model = model
@@ -216,7 +215,7 @@ class GlobalModel:
 
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
         """The next version, and why it must not be published, if so."""
-        step = self._step(updates, command)
+        step = self.release.step(updates, self._algorithm.aggregator, self.model, self.memory, command)
         reason, name = None, "step"
         if self.step_memories and command.server_step:
             # An absurd step may spoil the memories of server steps, which then give a usual one.
@@ -244,10 +243,6 @@ class GlobalModel:
             reason = "its values are not finite"
         return model, reason
 
-    def _step(self, updates: Sequence[Update], command: Aggregate) -> Tensor:
-        """The aggregator's step."""
-        return self.release.step(updates, self._algorithm.aggregator, self.model, self.memory, command)
-
     def roll_back(self, event: RolledBack, version: Version) -> None:
         """Make a new version with the content of the `good` one; the parts' memories begin anew."""
         assert self.good is not None
@@ -261,7 +256,7 @@ class GlobalModel:
 
     def _renew_root_update(self, version: Version) -> None:
         """Train on the server's own data, at every version that is a multiple of the aggregator's `every`."""
-        wanted = self._algorithm.aggregator.root_training
+        wanted = self._root_training
         if wanted is not None and (version % wanted.every == 0 or ROOT_UPDATE not in self.memory):
             if self._train_root is None:
                 raise AlgorithmError(f"{self._algorithm.name} needs the server's training on root data")

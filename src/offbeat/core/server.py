@@ -217,7 +217,7 @@ class Server:
                 task.staleness = self.version - task.base
                 task.samples = self.fleet.samples(task.client)
                 task.share = self.fleet.share(task.client)
-                task.population = len(self.fleet)
+                task.population = self.fleet.size
                 task.arrival = self.counts["arrived"]
                 self.held[task.id] = task
                 self.counts["arrived"] += 1
@@ -300,11 +300,11 @@ class Server:
             case commands.Aggregate():
                 if not command.tasks:
                     raise AlgorithmError("an aggregation needs at least one update")
-                clients = tuple([self._end(task, "aggregated").client for task in command.tasks])
+                clients = self._end(command.tasks, "aggregated")
                 self.version += 1
                 return replace(command, version=self.version, clients=clients)
             case commands.Drop():
-                return replace(command, client=self._end(command.task, "dropped").client)
+                return replace(command, client=self._end((command.task,), "dropped")[0])
             case commands.Send():
                 return self._send(command)
             case commands.Recall():
@@ -376,12 +376,15 @@ class Server:
             raise AlgorithmError(f"client {client} holds no update")
         return task
 
-    def _end(self, task_id: TaskId, how: str) -> Task:
-        task = self.held.pop(task_id, None)
-        if task is None:
-            raise AlgorithmError(f"task {task_id} is not held: it cannot be {how}")
-        self.counts[how] += 1
-        return task
+    def _end(self, tasks: Sequence[TaskId], how: str) -> tuple[ClientId, ...]:
+        """End held tasks; returns their clients."""
+        held = self.held
+        try:
+            clients = tuple([held.pop(task).client for task in tasks])
+        except KeyError as missing:
+            raise AlgorithmError(f"task {missing.args[0]} is not held: it cannot be {how}") from None
+        self.counts[how] += len(clients)
+        return clients
 
 
 def _check_samples(client: ClientId, samples: int, steps_per_epoch: int) -> None:

@@ -34,6 +34,8 @@ from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.sim.executors.base import Executor
 from offbeat.sim.simulated_run import SimulatedRun
 
+_NO_MODEL = 0, None
+
 
 class _NotFiniteError(DivergedError):
     """An update that cannot be encoded."""
@@ -57,11 +59,12 @@ class LiveBackend:
 
     def submit(self, task: LocalTask, due: float) -> None:
         """Train a task, due at `due` (seconds); anew, if it was submitted otherwise before."""
-        if task.task in self._submitted:
-            self._executor.cancel(task.task)
-        self._submitted.add(task.task)
-        _, base = self.tensors.bases[task.task]
-        _, fresh = self.tensors.fresh.get(task.task, (0, None))
+        number, tensors = task.task, self.tensors
+        if number in self._submitted:
+            self._executor.cancel(number)
+        self._submitted.add(number)
+        _, base = tensors.bases[number]
+        _, fresh = tensors.fresh.get(number, _NO_MODEL)
         self._executor.submit(task, base, due, TaskInputs(self.clients.get(task.client), fresh))
 
     def prepare(self, task: TaskId) -> Metrics:
@@ -77,20 +80,20 @@ class LiveBackend:
         the update, with which the task is lost.
         """
         client, task, steps = arrival.client, arrival.task, arrival.steps
-        result = self._result(task)
+        result = self._take(task)
         if self._codec is not None:
             try:
                 result = self._coded(self._codec, task, result, upload.bits if upload else None)
             except _NotFiniteError:
                 if self.tensors.guard is None:
                     raise
-        result = self.tensors.release.clip(task, steps, result, self._run.algorithm.aggregator)
-        reason = self.tensors.admit(client, task, steps, result)
-        if self.tensors.guard is not None:
+        tensors = self.tensors
+        result = tensors.release.clip(task, steps, result, self._run.algorithm.aggregator)
+        reason = tensors.admit(client, task, steps, result)
+        if tensors.guard is not None:
             self._forget_initial()
         if reason is not None:
             return Lost(client, task, f"rejected: {reason}"), None
-        del self._finished[task]
         self._keep(client, result.state)
         return Arrived(client, task, steps, result.metrics), result
 
@@ -142,10 +145,17 @@ class LiveBackend:
         self.cancel(command.task)
 
     def _result(self, task: TaskId) -> LocalResult:
-        if task not in self._finished:
-            self._finished[task] = self._executor.result(task)
-            self._submitted.discard(task)
-        return self._finished[task]
+        """The result of a task's training, which is kept until it is taken."""
+        result = self._finished[task] = self._take(task)
+        return result
+
+    def _take(self, task: TaskId) -> LocalResult:
+        """Wait for the result of a task's training, and keep it no longer."""
+        if task in self._finished:
+            return self._finished.pop(task)
+        result = self._executor.result(task)
+        self._submitted.discard(task)
+        return result
 
     def cancel(self, task: TaskId) -> None:
         """A task ends without an update."""

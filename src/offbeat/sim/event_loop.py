@@ -24,7 +24,8 @@ def run_to_end(
     callbacks: CallbackList,
 ) -> Model:
     """Step to the final model, with checkpoints; an interruption leaves one behind."""
-    meter, trimmer, version = ProgressMeter(simulation), HeapTrimmer(), backend.tensors.version
+    tensors = backend.tensors
+    meter, trimmer, version = ProgressMeter(simulation), HeapTrimmer(), tensors.version
     watched = saved = time.monotonic()
     pause = checkpoint_seconds
     try:
@@ -33,9 +34,9 @@ def run_to_end(
             simulation.start()
         while simulation.stop_reason is None:
             simulation.step()
-            if backend.tensors.version != version:
-                version = backend.tensors.version
-                trimmer.after(backend.tensors.model.values.nbytes)
+            if tensors.version != version:
+                version = tensors.version
+                trimmer.after(tensors.model.values.nbytes)
             now = time.monotonic()
             if watch and now - watched > WATCH_SECONDS:
                 watch(meter.progress())
@@ -44,7 +45,7 @@ def run_to_end(
                 # Only the end is left to be written.
                 break
             if store and (now - saved > pause or interrupted()):
-                store.checkpoint(backend.tensors, backend.clients, simulation.now)
+                store.checkpoint(tensors, backend.clients, simulation.now)
                 saved = time.monotonic()
                 # Checkpoints take at most 5 % of the time.
                 pause = max(checkpoint_seconds, 20 * (saved - now))

@@ -52,13 +52,14 @@ class EventQueue:
 
     def pop(self) -> tuple[float, Event] | None:
         """The next event and its time; None means that the queue is empty."""
-        while self._heap:
+        heap = self._heap
+        while heap:
             if self._resolution and self.time > self._instant:
                 self._begin_instant()
-            if self._heap:
-                time, _, _, event = heappop(self._heap)
-                if self._is_true(time, event):
-                    return time, event
+                continue
+            time, _, _, event = heappop(heap)
+            if self._is_true(time, event):
+                return time, event
         return None
 
     def _begin_instant(self) -> None:

@@ -1,6 +1,6 @@
 """The result of a simulation."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -150,9 +150,10 @@ class MemoryRecorder:
     measured_at_clients: list[ClientMetric] = field(default_factory=list)
     best: BestModel | None = None
 
-    def row(self, row: Row) -> None:
-        """Keep a row."""
-        self.written.append(row)
+    @property
+    def row(self) -> Callable[[Row], None]:
+        """Keeps a row."""
+        return self.written.append
 
     def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
         """Keep an evaluation, with the clients' metrics."""

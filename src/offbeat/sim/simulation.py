@@ -38,6 +38,7 @@ from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.task import SimulatedTask
 
 _NEVER = float("inf")
+_NOTHING = _NEVER, None
 # The most frequent kind comes first.
 _OF_A_TASK = (Arrived, WantsModel, Ready, Lost)
 _TRAINED = (Ready, Arrived)
@@ -105,7 +106,7 @@ class Simulation:
 
     def step(self) -> None:
         """Apply the next event, or stop."""
-        time, event = self._queue.pop() or (_NEVER, None)
+        time, event = self._queue.pop() or _NOTHING
         until = self.engine.until
         limit = until.seconds
         if event is not None and self.evaluations.by_time:
@@ -146,7 +147,7 @@ class Simulation:
         """Whether a scheduled event is still to happen: tasks change, timers are cancelled."""
         if isinstance(event, _OF_A_TASK):
             task = self.tasks.get(event.task)
-            return task is not None and task.due is not None and task.due[1] is event
+            return task is not None and (due := task.due) is not None and due[1] is event
         if isinstance(event, Joined | Left):
             return not self._spent(event.client)
         return not isinstance(event, Timer) or self.server.timers.get(event.timer) == time
@@ -157,17 +158,17 @@ class Simulation:
         Kinds are compared by `is`: a struct's class takes three times as long to say that something is none.
         """
         self.now = time
-        result = None
+        engine, backend, result = self.engine, self._backend, None
         if type(event) is Arrived:
             upload = self.tasks[event.task].upload
-            event, result = self._backend.finish(event, upload[1] if upload else None)
+            event, result = backend.finish(event, upload[1] if upload else None)
         if type(event) is Arrived:
-            commands = self.engine.apply(time, event, result)
+            commands = engine.apply(time, event, result)
             del self.tasks[event.task]
         else:
             if type(event) is Ready:
                 event = self._ready(event)
-            commands = self.engine.apply(time, event)
+            commands = engine.apply(time, event)
             if type(event) is Lost:
                 self._lost(event.task)
             elif type(event) is Left:
@@ -175,19 +176,17 @@ class Simulation:
                     self._lost(task.id)
                 if event.client in self._presence:
                     self._queue_presence(event.client)
-        for skipped in self._backend.skipped():
-            self.engine.apply(time, skipped)
+        for skipped in backend.skipped():
+            engine.apply(time, skipped)
         for command in commands:
-            execute = _EXECUTE.get(type(command))
-            if execute is not None:
+            if (execute := _EXECUTE.get(type(command))) is not None:
                 execute(self, command)
         if type(event) is WantsModel:
             self._answer(event, commands)
-        if (rollback := self._backend.poisoned()) is not None:
+        if (rollback := backend.poisoned()) is not None:
             self._roll_back(time, rollback)
-        client, ledger = self.engine.exhausted, self.engine.ledger
-        if client is not None and ledger is not None:
-            self._apply(time, Left(client, reason=ledger.left_reason))
+        if (client := engine.exhausted) is not None and engine.ledger is not None:
+            self._apply(time, Left(client, reason=engine.ledger.left_reason))
 
     def _roll_back(self, time: float, event: RolledBack) -> None:
         """Make a new version with the content of an earlier one; tasks from the versions between are lost."""
@@ -232,10 +231,11 @@ class Simulation:
                 f"{task.outcome.seconds(task.steps)} seconds: give the world smaller times per step, "
                 "delays or sizes of a model per bandwidth"
             )
-        task.due = max(time, self.now), event
-        self._queue.push(*task.due)
+        time = max(time, self.now)
+        task.due = time, event
+        self._queue.push(time, event)
         if self._needed(task) and (task.upload is None or not self._trains_all):
-            self._backend.submit(task.local(self._seed), task.due[0])
+            self._backend.submit(task.local(self._seed), time)
 
     def _needed(self, task: SimulatedTask) -> bool:
         """Whether all is known that determines a training, and its result will be needed.
@@ -253,8 +253,7 @@ class Simulation:
 
     def _train(self, command: Train) -> None:
         outcome = self._population.task(command.client, self._model_bits)
-        task = SimulatedTask(command, self.now, outcome, command.steps)
-        self.tasks[command.task] = task
+        self.tasks[command.task] = task = SimulatedTask(command, self.now, outcome, command.steps)
         self._go_on(task)
 
     def _recall(self, command: Recall) -> None:

@@ -30,17 +30,18 @@ class SimulatedTask(Struct, gc=False):
 
     def next(self) -> tuple[float, Event]:
         """When and how it goes on, as things are."""
-        client, task, ask = self.command.client, self.command.task, self.command.ask_after
+        command, outcome, steps = self.command, self.outcome, self.steps
+        client, task, ask = command.client, command.task, command.ask_after
         if self.upload is not None:
-            return self.upload[0] + self.outcome.up, Arrived(client, task, self.steps)
+            return self.upload[0] + outcome.up, Arrived(client, task, steps)
         event: Event
-        if 0 < ask < self.steps and self.pause is None:
-            end, event = self._done(ask) + self.outcome.latency, WantsModel(client, task, ask)
-        elif self.command.hold:
-            end, event = self._done(self.steps) + self.outcome.latency, Ready(client, task, self.steps)
+        if 0 < ask < steps and self.pause is None:
+            end, event = self._done(ask) + outcome.latency, WantsModel(client, task, ask)
+        elif command.hold:
+            end, event = self._done(steps) + outcome.latency, Ready(client, task, steps)
         else:
-            end, event = self._done(self.steps) + self.outcome.up, Arrived(client, task, self.steps)
-        if self.outcome.lost < 1.0 and self._lost() < end:
+            end, event = self._done(steps) + outcome.up, Arrived(client, task, steps)
+        if outcome.lost < 1.0 and self._lost() < end:
             return self._lost(), Lost(client, task)
         return end, event
 

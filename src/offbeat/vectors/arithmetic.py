@@ -29,7 +29,11 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float], out: Tenso
     """
     if out is None and in_chunks(vectors[0]):
         return map_chunks(lambda part, *parts: weighted_sum(parts, weights, part), *vectors)
-    total = scaled(vectors[0], weights[0], out)
+    return _sum(vectors, weights, out)
+
+
+def _sum(vectors: Sequence[Tensor], weights: Sequence[float], out: Tensor | None = None) -> Tensor:
+    total = torch.add(_ZERO, vectors[0], alpha=weights[0], out=out)
     for i in range(1, len(vectors)):
         total.add_(vectors[i], alpha=weights[i])
     return total
@@ -63,7 +67,7 @@ def _steps(
     origin: Tensor,
     out: Tensor | None = None,
 ) -> Tensor:
-    step = weighted_sum(deltas, weights, out)
+    step = _sum(deltas, weights, out)
     for start, weight in moved:
         step.add_(start - origin, alpha=weight)
     return step
