@@ -3,7 +3,8 @@
     python benchmarks/startup.py [--runs 7]
 
 Each case is a process of its own. The cases take turns with `import torch`, so that all meet the same load of
-the machine. What is compared is processor time, user and system; the table has medians.
+the machine. What is compared is processor time, user and system; the table has medians. Python must be
+allowed to write bytecode (no PYTHONDONTWRITEBYTECODE): else each process compiles the package anew.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import resource
 import statistics
 import subprocess
 import sys
+from tempfile import TemporaryDirectory
 
 PYTHON = sys.executable
 CASES = {
@@ -22,13 +24,17 @@ CASES = {
     "offbeat --hlep": [PYTHON, "-m", "offbeat.cli", "--hlep"],
     "offbeat run digits --sed 3": [PYTHON, "-m", "offbeat.cli", "run", "digits", "--sed", "3"],
     "offbeat algorithms": [PYTHON, "-m", "offbeat.cli", "algorithms"],
+    "offbeat run digits, 1 task": [PYTHON, "-m", "offbeat.cli", "run", "digits", "--set", "until.tasks=1"],
 }
 
 
 def processor_seconds(command: list[str]) -> float:
-    """User and system time of a process."""
+    """User and system time of a process, which may write into a directory of its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    with TemporaryDirectory() as directory:
+        subprocess.run(
+            command, cwd=directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 

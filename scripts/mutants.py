@@ -452,8 +452,8 @@ MUTANTS = [
     ),
     Mutant(
         "core/privacy/noise.py",
-        "kept = ~(negative & (y == 0))",
-        "kept = ~(negative & (y < 0))",
+        "kept &= ~(negative & (y == 0))",
+        "kept &= ~(negative & (y < 0))",
         f"{CORE}/privacy/test_noise.py",
         "noise of zero is drawn once, and not with both signs",
     ),

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,8 @@ from tests.sampling import thorough
 
 HEAVY = {
     "torch", "numpy", "plotly", "matplotlib", "jinja2", "aiohttp", "grpc", "ray", "sklearn", "filelock",
-    "offbeat.data", "offbeat.report", "offbeat.sim", "offbeat.world",
+    "pandas", "scipy", "torchvision", "cryptography", "offbeat.notebook", "offbeat.data", "offbeat.report",
+    "offbeat.sim", "offbeat.world",
 }  # fmt: skip
 
 
@@ -41,6 +43,17 @@ def test_a_mistyped_option_is_refused_before_anything_is_loaded(arguments: list[
     assert loaded(*arguments) == (2, set())
 
 
+def test_a_run_to_its_end_loads_no_library_but_pytorch_and_what_that_loads(tmp_path: Path) -> None:
+    """The digits are read from scikit-learn's file without scikit-learn, whose import takes as long."""
+    run = ["run", "digits", "--set", "until.tasks=1", "--out", str(tmp_path / "run")]
+    code, found = loaded(*run)
+    assert code == 0
+    assert {"torch", "offbeat.sim"} <= found
+    assert found <= {"torch", "numpy", "filelock", "jinja2", "offbeat.data", "offbeat.sim", "offbeat.world",
+                     "offbeat.report"}  # fmt: skip
+
+
+@pytest.mark.thorough
 def test_the_list_of_algorithms_needs_no_report_and_no_network() -> None:
     code, found = loaded("algorithms")
     assert code == 0

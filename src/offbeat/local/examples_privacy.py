@@ -31,7 +31,7 @@ from offbeat.core.buffers import unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.core.objective import Objective
-from offbeat.core.privacy.noise import WordStream
+from offbeat.core.privacy.words import WordStream
 from offbeat.core.types import Positive
 from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Batch

@@ -98,6 +98,7 @@ class _PrivateEntry(TypedDict):
     options: dict[str, Any]
     parameters: Count
     clients: Count
+    noise_rule: NotRequired[Count]
 
 
 class _AlgorithmEntry(TypedDict):

@@ -13,6 +13,7 @@ from offbeat.core.errors import RunError
 from offbeat.core.learner import own_tensors
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
+from offbeat.core.privacy.releases import recorded_noise_rule
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment
 from offbeat.runs.best import BestModel
@@ -90,7 +91,8 @@ def resume_experiment(
     directory = Path(directory)
     record = read_run(directory)
     algorithm = with_rule(experiment.algorithm, recorded_schedule_rule(record.entry("algorithm")))
-    experiment = replace(experiment, algorithm=algorithm, seed=record.seed)
+    rule = recorded_noise_rule(record.meta.get("privacy", {}))
+    experiment = replace(experiment, algorithm=algorithm, seed=record.seed, noise_rule=rule)
     planned = SimulatedRun.of(experiment, world)
     planned.prepared.check_same(record, planned.described)
     if _stays_ended(record, planned):

@@ -19,7 +19,7 @@ from typing import Any
 
 import offbeat as ob
 from offbeat.core.errors import UsageError
-from offbeat.core.privacy.noise import WordStream
+from offbeat.core.privacy.words import WordStream
 from offbeat.local.examples_privacy import ExampleGradients, ExamplesPrivacy
 from offbeat.net import join
 from offbeat.net.auth.credentials import SiteCredentials

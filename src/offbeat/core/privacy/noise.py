@@ -1,149 +1,135 @@
 """Noise of a release: the exact discrete Gaussian, and banded noise.
 
-The sampler is that of Canonne, Kamath, Steinke, The Discrete Gaussian for Differential Privacy, 2020,
-Algorithms 2 and 3. Each decision of probability p compares a 64-bit uniform number with p in float64; where
-the two are within 2⁻⁴⁰, 128 more bits and 90-digit decimals decide. So rounding does not enter the
-result. All words follow from 32 bytes, which no two releases share.
+The discrete Gaussian is Algorithm 3 of Canonne, Kamath, Steinke, The Discrete Gaussian for Differential
+Privacy, 2020: rejection from a discrete Laplace distribution of scale t = σ + 1. The magnitude of a candidate
+is ⌊−t ln U⌋, which inverts P(|Y| ≥ y) = e^(−y/t). Both decisions about a candidate, which integer it is and
+whether it is accepted, are made in float64. Where a decision is within its error bound, 128 more bits and
+90-digit decimals make it. So rounding does not enter the result. All words follow from 32 bytes, which no two
+releases share.
 
 Banded noise takes later what it added earlier: e_r = z_r − Σ_{k<b} f_k e_{r−k}, z_r normal (Kalinin, Lampert,
 Banded Square Root Matrix Factorization, 2024). It is floating-point noise, outside the theorem.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal, localcontext
-from hashlib import shake_256
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.privacy.noise_rule_1 import discrete_gaussian_rule_1
+from offbeat.core.privacy.words import Floats, Words, WordStream
 
-NEAR = 2.0**-40
 LEAST = 1
 """Least σ of the discrete Gaussian, in grid steps."""
-_PIECE = 1 << 17  # candidates at a time
+_LOGARITHM = 2.0**-46
+"""Error bound of −ln U where U ≥ 2⁻¹⁶: half of it is a logarithm of at most 11.1 with an error of 4 units in
+the last place, a quarter is the step of a word."""
+_LEAST_WORD = np.uint64(1 << 48)  # of U = 2⁻¹⁶
+_ACCEPTANCE = 1.0
+"""Error bound of 2³¹ p in an acceptance: twice what a number of 31 bits leaves open. The error of p in
+float64 is below 2⁻⁴⁰."""
+_PIECE = 1 << 16  # candidates at a time
 _DIGITS = 90
 
-Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
+Halves = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
+DrawNoise = Callable[[int, int, bytes], Integers]
+"""Draws noise, given σ, how many numbers and 32 bytes."""
 
 
-def discrete_gaussian(sigma: int, size: int, seed: bytes, near: float = NEAR) -> Integers:
+def discrete_gaussian(sigma: int, size: int, seed: bytes, margin: float = 1.0) -> Integers:
     """Draw independent discrete Gaussians N_ℤ(0, σ²).
 
     Args:
         sigma: σ, an integer of at least 1.
         size: How many.
         seed: 32 bytes.
-        near: Distance from a probability below which a decision is made exactly; tests raise it.
+        margin: Factor of the error bounds within which decisions are made exactly, at least 1. A larger one
+            takes longer and gives the same values.
 
     Raises:
         UsageError: σ is another number.
     """
     if not float(sigma).is_integer() or sigma < LEAST:
         raise UsageError(f"sigma = {sigma} is not allowed: give an integer of at least {LEAST}")
-    stream, pieces, count = WordStream(seed), [np.empty(0, np.int64)], 0
-    piece = min(_PIECE, max(64, 4 * size))
+    stream, pieces, count = WordStream(seed, b"offbeat/2/noise"), [np.empty(0, np.int64)], 0
+    piece = min(_PIECE, max(64, 2 * size))
     with localcontext() as context:
         context.prec = _DIGITS
         while count < size:
-            pieces.append(_candidates(sigma, piece, stream, near))
+            more = _MoreBits(seed, (len(pieces) - 1) * piece)
+            words, halves = stream.draw(piece), stream.draw(piece // 2).view("<u4")
+            y = _magnitudes(sigma + 1, words, more, margin)
+            negative = (halves & np.uint32(1)).astype(bool)
+            kept = _accepted(sigma, y, halves >> np.uint32(1), more, margin)
+            kept &= ~(negative & (y == 0))
+            pieces.append(np.where(negative, -y, y)[kept].astype(np.int64))
             count += len(pieces[-1])
     return np.concatenate(pieces)[:size]
 
 
-def _candidates(sigma: int, count: int, stream: "WordStream", near: float) -> Integers:
-    """The accepted ones of `count` candidates: discrete Laplace of scale t = σ + 1, then rejection."""
+def _magnitudes(t: int, words: Words, more: "_MoreBits", margin: float) -> Floats:
+    """⌊−t ln U⌋ of each word, as whole numbers in float64."""
+    value = words.astype(np.float64)
+    value += 0.5
+    value *= 2.0**-64
+    np.log(value, out=value)
+    value *= -t
+    y: Floats = np.floor(value)
+    value -= y
+    value -= 0.5
+    unsure = np.abs(value, out=value) >= 0.5 - t * margin * _LOGARITHM
+    unsure |= words < _LEAST_WORD
+    for i in np.flatnonzero(unsure):
+        y[i] = int(-t * more.uniform(int(i), int(words[i]), 64, 0).ln())
+    return y
+
+
+def _accepted(sigma: int, y: Floats, numbers: Halves, more: "_MoreBits", margin: float) -> Flags:
+    """True with probability p = exp(−(y − σ²/t)² / 2σ²) for each magnitude, by a number of 31 bits."""
     t = sigma + 1
-    u = stream.below(t, count)
-    u = u[stream.exp_minus(u / t, lambda i: Decimal(int(u[i])) / t, near)]
-    y = u + t * stream.geometric(len(u), near)
-    negative = stream.bits(len(y))
-    kept = ~(negative & (y == 0))
-    y, negative = y[kept], negative[kept]
-    distance = (y - (sigma - 1) - 1 / t) / sigma  # σ²/t = σ − 1 + 1/t
+    p = y - (sigma - 1 + 1 / t)  # σ²/t
+    p /= sigma
+    p *= p
+    p *= -0.5
+    np.exp(p, out=p)
+    p *= 2.0**31
+    p -= numbers
+    p -= 0.5
+    accepted: Flags = p > 0
+    for i in np.flatnonzero(np.abs(p, out=p) <= margin * _ACCEPTANCE):
+        exponent = (int(y[i]) - Decimal(sigma * sigma) / t) ** 2 / (2 * sigma * sigma)
+        accepted[i] = more.uniform(int(i), int(numbers[i]), 31, 1) < (-exponent).exp()
+    return accepted
 
-    def exact(i: int) -> Decimal:
-        return (int(y[i]) - Decimal(sigma * sigma) / t) ** 2 / (2 * sigma * sigma)
 
-    kept = stream.exp_minus(distance * distance / 2, exact, near)
-    values: Integers = np.where(negative, -y, y)[kept]
-    return values
-
-
-class WordStream:
-    """64-bit words of SHAKE-256, one counter a request.
+class _MoreBits:
+    """128 more bits of the numbers of each candidate.
 
     Args:
         seed: 32 bytes.
-        label: What the words are for: streams of different labels are independent.
+        first: Number of the first candidate of the piece.
     """
 
-    def __init__(self, seed: bytes, label: bytes = b"offbeat/1/noise") -> None:
-        self._seed, self._label, self._counter = seed, label, 0
+    def __init__(self, seed: bytes, first: int) -> None:
+        self._stream, self._first = WordStream(seed, b"offbeat/2/noise-more"), first
 
-    def draw(self, count: int) -> Words:
-        """Uniform words."""
-        data = shake_256(self._label + self._seed + self._counter.to_bytes(8, "big")).digest(8 * count)
-        self._counter += 1
-        return np.frombuffer(data, "<u8")
+    def uniform(self, candidate: int, number: int, bits: int, decision: int) -> Decimal:
+        """A uniform number in (0, 1).
 
-    def seek(self, request: int) -> None:
-        """Go to the words of a request, by its number from 0."""
-        self._counter = request
-
-    def below(self, bound: int, count: int) -> Integers:
-        """About `count` uniform integers below a bound: words that would favour small ones are dropped."""
-        words, limit = self.draw(count), 2**64 // bound * bound
-        words = words if limit == 2**64 else words[words < np.uint64(limit)]
-        return (words % np.uint64(bound)).astype(np.int64)
-
-    def bits(self, count: int) -> Flags:
-        data = np.frombuffer(self.draw(count // 64 + 1).tobytes(), np.uint8)
-        return np.unpackbits(data)[:count].astype(bool)
-
-    def exp_minus(self, a: Floats, exact: Callable[[int], Decimal], near: float) -> Flags:
-        """True with probability exp(−a) for each a; `exact(i)` is a_i for the close ones."""
-        words, p = self.draw(len(a)), np.exp(-a)
-        uniform = words * 2.0**-64
-        true: Flags = uniform < p
-        for i in np.flatnonzero(np.abs(uniform - p) < near):
-            true[i] = self._exactly(words[i]) < (-exact(int(i))).exp()
-        return true
-
-    def geometric(self, count: int, near: float) -> Integers:
-        """V with P(V ≥ v) = e^−v."""
-        words = self.draw(count)
-        uniform, rising = words * 2.0**-64, np.exp(-np.arange(44.0, 0.0, -1.0))
-        values = 44 - np.searchsorted(rising, uniform, side="right")
-        above = np.clip(np.searchsorted(rising, uniform), 1, len(rising) - 1)
-        distance = np.minimum(np.abs(uniform - rising[above]), np.abs(uniform - rising[above - 1]))
-        for i in np.flatnonzero((distance < near) | (uniform < 2 * near)):
-            exact, v = self._exactly(words[i]), 0
-            while exact < Decimal(-(v + 1)).exp():
-                v += 1
-            values[i] = v
-        return values.astype(np.int64)
-
-    def uniform(self, count: int) -> Floats:
-        """Uniform numbers in [0, 1), of 53 bits."""
-        return np.ldexp((self.draw(count) >> np.uint64(11)).astype(np.float64), -53)
-
-    def normal(self, count: int) -> Floats:
-        """Standard normal numbers by Box-Muller, of uniform numbers of 53 bits."""
-        half = (count + 1) // 2
-        u, v = (self.draw(2 * half) >> np.uint64(11)).reshape(2, half)
-        r, angle = np.sqrt(-2 * np.log((u + 0.5) * 2.0**-53)), v * (2 * np.pi * 2.0**-53)
-        return np.concatenate([r * np.cos(angle), r * np.sin(angle)])[:count]
-
-    def _exactly(self, word: np.uint64) -> Decimal:
-        """The word with 128 more bits, in [0, 1)."""
-        more = self.draw(2)
-        return (Decimal(int(word)) * 2**128 + Decimal(int(more[0])) * 2**64 + int(more[1])) / Decimal(
-            2
-        ) ** 192
+        Args:
+            candidate: The candidate, counted from the first of the piece.
+            number: The first bits.
+            bits: How many those are.
+            decision: 0 for the magnitude, 1 for the acceptance.
+        """
+        self._stream.seek(2 * (self._first + candidate) + decision)
+        high, low = (int(word) for word in self._stream.draw(2))
+        return (((number << 64 | high) << 64 | low) + Decimal("0.5")) / Decimal(2) ** (bits + 128)
 
 
 def banded_noise(sigma: int, past: Sequence[Floats], f: Sequence[float], size: int, seed: bytes) -> Floats:
@@ -156,7 +142,24 @@ def banded_noise(sigma: int, past: Sequence[Floats], f: Sequence[float], size: i
         size: Coordinates.
         seed: 32 bytes.
     """
-    noise = sigma * WordStream(seed).normal(size)
+    noise = sigma * WordStream(seed, b"offbeat/1/noise").normal(size)
     for factor, earlier in zip(f[1:], past, strict=False):
         noise -= factor * earlier
     return noise
+
+
+NOISE_RULE = 2
+"""Number of the present rule by which independent noise is drawn. A run records the rule that it follows."""
+_RULES: Mapping[int, DrawNoise] = MappingProxyType(
+    {1: discrete_gaussian_rule_1, NOISE_RULE: discrete_gaussian}
+)
+
+
+def noise_of_rule(rule: int) -> DrawNoise:
+    """How a run of this rule draws independent noise. Raises `RunError` for a rule that is not known."""
+    if rule not in _RULES:
+        raise RunError(
+            f"the run's noise follows rule {rule}, which this version does not know (it knows 1 to "
+            f"{NOISE_RULE}): finish the run with the version of Offbeat that began it"
+        )
+    return _RULES[rule]

@@ -20,7 +20,7 @@ from offbeat.core.model import Model
 from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy.options import Privacy, Secure
 from offbeat.core.privacy.refusals import Refusal
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan, recorded_noise_rule
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment, check_entry
 from offbeat.local.description import sample_form
@@ -90,6 +90,9 @@ def open_run(
     if (privacy := experiment.privacy) is not None:
         _check_private(privacy, experiment, options)
         experiment = replace(experiment, privacy=_with_recorded_committee(privacy, found))
+        if found is not None:
+            rule = recorded_noise_rule(found.meta.get("privacy", {}))
+            experiment = replace(experiment, noise_rule=rule)
         clients = _recorded_clients(options, found)
     plan = experiment.release_plan(layout, clients)
     if plan is not None:
