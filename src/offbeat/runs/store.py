@@ -115,6 +115,8 @@ class RunStore:
                 undo.callback(held.release)
                 database = _connect(directory / DATABASE)
                 undo.callback(database.close)
+                # A copy need not be in this mode, in which whoever reads does not hold up the writer.
+                database.execute("PRAGMA journal_mode = WAL")
                 store = cls(directory, database, held)
                 store._add_processor()
             except OSError as error:
@@ -248,9 +250,6 @@ class RunStore:
             RunError: The database cannot be written; the run has still ended.
         """
         ended = ("summary", "model")
-        with self._transaction() as database:
-            # The end has left this mode, in which whoever reads does not hold up the writer.
-            database.execute("PRAGMA journal_mode = WAL")
         with self._transaction() as database:
             _put_meta(database, {"status": "running", "stop_reason": None, **meta})
             database.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in ended])
