@@ -294,7 +294,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="a copy itself"):
         backup(run.directory, made.folder)
     other = ServedRun(tmp_path / "other")
-    other.store._store.set_meta({"run": "another"})
+    other.store._files.store.set_meta({"run": "another"})
     with pytest.raises(UsageError, match="has copies of another run"):
         backup(other.directory, tmp_path / "copies")
     for one in (run, other):

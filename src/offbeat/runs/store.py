@@ -148,6 +148,11 @@ class RunStore:
         """Add a journal row; durable with the next checkpoint."""
         self._rows.append(row)
 
+    @property
+    def length(self) -> int:
+        """Number of the journal rows that are durable."""
+        return int(self._journal_length)
+
     def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
         """Add an evaluation, with what the clients have found; durable with the next checkpoint."""
         self._metrics.append(metric)
