@@ -31,15 +31,17 @@ NOISE = ob.Privacy(clip=1.0, least=2, noise=ob.Noise(multiplier=2, budget=ob.Bud
 State = tuple[Any, ...]
 
 
-def coordinator_of(privacy: ob.Privacy | None, first: float = 0.0, run: str = "5f3a") -> Coordinator:
+def coordinator_of(
+    privacy: ob.Privacy | None, first: float = 0.0, size: int = SIZE, tasks: int = TASKS
+) -> Coordinator:
     """A new coordinator, whose initial model has a value of its own."""
     algorithm = ob.fedbuff(size=2, steps=1)
-    initial = Model(Layout.flat(SIZE), torch.full((SIZE,), first), torch.zeros(0, dtype=torch.int64))
-    terms, info = terms_of(clients=SITES, lease=1e9, until=ob.Until(tasks=TASKS)), RunInfo(run, {})
+    initial = Model(Layout.flat(size), torch.full((size,), first), torch.zeros(0, dtype=torch.int64))
+    terms, info = terms_of(clients=SITES, lease=1e9, until=ob.Until(tasks=tasks)), RunInfo("5f3a", {})
     if privacy is None:
         return coordinator_from(algorithm, initial, terms, info)
     complete = complete_privacy(privacy, algorithm, SITES)
-    plan = ReleasePlan(complete, SIZE, SITES)
+    plan = ReleasePlan(complete, size, SITES)
     return coordinator_from(
         with_privacy(algorithm, complete), initial, terms, info, release_plan=plan, seeds=FreshSeeds()
     )
@@ -62,15 +64,20 @@ class ServedRun:
         states: What the coordinator knew when so many rows were durable.
     """
 
-    def __init__(self, directory: Path, privacy: ob.Privacy | None = None, **store: Any) -> None:
-        self.directory, self.privacy = directory, privacy
-        self.coordinator = coordinator_of(privacy)
-        meta = META | ({} if privacy is None else PRIVATE)
-        self.store = DurableStore(directory, self.coordinator, meta, **store)
-        self.tasks: dict[str, TaskAssignment] = {}
-        self.states: dict[int, State] = {0: state_of(self.coordinator)}
+    def __init__(
+        self, directory: Path, privacy: ob.Privacy | None = None, size: int = SIZE, tasks: int = TASKS,
+        **store: Any,
+    ) -> None:  # fmt: skip
+        self.directory, self.size = directory, size
+        resumed = (directory / "run.db").exists()
+        c = self.coordinator = coordinator_of(privacy, 9.0 if resumed else 0.0, size, tasks)
+        meta = None if resumed else META | ({} if privacy is None else PRIVATE)
+        self.store = DurableStore(directory, c, meta, **store)
+        names = {client: site.name for client, site in c.registry.by_client.items()}
+        self.tasks = {names[client]: task.id for client, task in c.server.tasks.items()}
+        self.states: dict[int, State] = {c.driver.engine.rows: state_of(c)}
         self.acknowledged: set[int] = set()
-        self.step_number = 0
+        self.step_number = int(c.now) + 1 if resumed and names else 0
 
     def step(self, commit: Callable[[Effects], None] | None = None) -> None:
         """The next message is taken in, made durable, and answered."""
@@ -82,22 +89,23 @@ class ServedRun:
         if i < SITES:
             c.receive(float(i), f"site-{i}", Register(20, 4))
         elif self.tasks:
-            name = min(self.tasks, key=lambda own: self.tasks[own].task)
-            sent = self.tasks[name].task
-            update = torch.randn(SIZE, generator=torch.Generator().manual_seed(sent))
+            name = min(self.tasks, key=lambda own: self.tasks[own])
+            sent = self.tasks[name]
+            update = torch.randn(self.size, generator=torch.Generator().manual_seed(sent))
             message = UpdateSubmission(sent, 1, update, torch.zeros(0, dtype=torch.int64))
             c.receive(float(i), name, message)
         effects = c.take()
         (commit or self.store.commit)(effects)
         if sent is not None:
             self.acknowledged.add(sent)
-        self.states[c.driver.engine.rows] = state_of(c)
+        if self.size == SIZE:
+            self.states[c.driver.engine.rows] = state_of(c)
         for row in effects.rows:
             if row.name == "arrived":
-                self.tasks = {n: t for n, t in self.tasks.items() if t.task != row.task}
+                self.tasks = {n: t for n, t in self.tasks.items() if t != row.task}
         for name, answer in effects.messages:
             if isinstance(answer, TaskAssignment):
-                self.tasks[name] = answer
+                self.tasks[name] = answer.task
             elif isinstance(answer, Rejected):
                 self.tasks.pop(name, None)
 

@@ -118,9 +118,17 @@ def test_a_restored_run_goes_on_to_its_end(tmp_path: Path, privacy: ob.Privacy |
         (last,) = database.execute("SELECT line FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
     assert "run.restore" in last
     assert restored.record.status == "running"
-    assert recovered(tmp_path / "b", privacy)[0] == restored.record.length
-    with closing(sqlite3.connect(tmp_path / "b" / "run.db")) as database:
-        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    again = ServedRun(tmp_path / "b", privacy)
+    assert again.coordinator.driver.engine.rows == restored.record.length
+    again.finish()
+    if privacy is None:  # noise is fresh
+        whole = ServedRun(tmp_path / "whole")
+        whole.finish()
+        models = {(tmp_path / name / "model.safetensors").read_bytes() for name in ("b", "whole")}
+        assert len(models) == 1
+        assert [row.name for row in read_run(tmp_path / "b").rows()] == [
+            row.name for row in read_run(tmp_path / "whole").rows()
+        ]
 
 
 def test_a_run_that_ends_meanwhile(tmp_path: Path) -> None:

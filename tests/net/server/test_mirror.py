@@ -1,4 +1,4 @@
-"""A mirror of a server's directory: it has all that was acknowledged, or the operator is told that it has not."""
+"""A mirror of a server's directory: it has all that was acknowledged, or the operator is told."""
 
 import shutil
 import sqlite3
@@ -128,7 +128,7 @@ def test_a_mirror_that_is_required_stops_the_run(tmp_path: Path) -> None:
     with broken(tmp_path / "m"), pytest.raises(RunError, match=r"server.mirror_required is true: no ackn"):
         run.step()
     run.store.abandon("failed")
-    with broken(tmp_path / "m"), pytest.raises(RunError, match="server.mirror_required"):
+    with broken(tmp_path / "m"), pytest.raises(RunError, match=r"server\.mirror_required"):
         served(tmp_path / "b", tmp_path / "m2", required=True)
     with pytest.raises(UsageError, match="needs a mirror"):
         mirror_of(None, required=True)

@@ -291,8 +291,8 @@ def _check_older(own: RunRecord, held: RunRecord) -> None:
     if not same:
         raise UsageError(
             f"the mirror {held.path} has acknowledged updates that {own.path} has not (rows {rows} and "
-            f"{own.length}): it was served by itself, or the other was restored from an older copy. Serve it, "
-            f"with --state {held.path}; or move it away, and it is made anew"
+            f"{own.length}): it was served by itself, or the other was restored from an older copy. Serve "
+            f"it, with --state {held.path}; or move it away, and it is made anew"
         )
 
 
