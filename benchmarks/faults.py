@@ -1,7 +1,7 @@
 """A federation of real processes that are killed over and over; counts what became of its updates.
 
     python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1]
-        [--noise] [--secure] [--helpers 4 --colluding 1] [--restore]
+        [--noise] [--secure] [--helpers 4 --colluding 1] [--restore] [--losses 20]
 
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
 swallows. The server is killed (SIGKILL) at random moments, while it starts too, and started again on the same
@@ -19,6 +19,8 @@ aggregations; a replay must agree; and the journal's updates, taken in once more
 must give the bytes of model.safetensors, and each version that a site was sent. With noise no release may
 have had another's, or two that anybody saw; what each client has spent is counted again from the journal.
 With `--restore` the server's directory is put back from a copy in the end: see `restored.py`.
+With `--losses` the server has a mirror. In place of the kills its directory is deleted under load, so often;
+each time the mirror is served then, with another mirror.
 Exit status 1 if any of it is not so.
 """
 
@@ -78,6 +80,7 @@ def report_storm(storm: Storm) -> None:
     relayed = json.loads((storm.directory / "relay.json").read_text(encoding="utf-8")).get("counts", {})
     show({
         "server killed": f"{c.kills} (of them {c.early} while it started)",
+        "directory deleted under load": c.losses,
         "server paused": c.pauses,
         "server ended by itself": c.died,
         "server gave up on a full disk": c.full,
@@ -152,6 +155,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--helpers", type=int, default=4, help="how many, 2 to 9")
     parser.add_argument("--colluding", type=int, default=1, help="how many of them may collude")
     parser.add_argument("--restore", action="store_true", help="put the server's directory back from a copy")
+    parser.add_argument("--losses", type=int, default=0, help="how often the directory is deleted")
     parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")
     parser.add_argument("--snapshots", type=float, default=0.0, help="how likely one is damaged in between")
     parser.add_argument("--lease", type=float, default=6.0, help="of the sites; longer on a busy machine")
@@ -169,10 +173,13 @@ def main() -> int:
     weather = Weather(
         chosen.seed, chosen.pace, chosen.full, chosen.lease, chosen.hostile, chosen.patience, chosen.snapshots
     )  # fmt: skip
-    storm = Storm(directory, recipe(chosen), weather)
+    storm = Storm(directory, recipe(chosen), weather, mirrored=chosen.losses > 0)
     try:
         storm.start()
-        storm.blow(chosen.kills - 1)
+        if chosen.losses:
+            storm.lose_disks(chosen.losses)
+        else:
+            storm.blow(chosen.kills - 1)
         restored = restore(storm) if chosen.restore else None
         if restored is None:
             storm.finish()

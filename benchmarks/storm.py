@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import sqlite3
@@ -46,6 +47,7 @@ class Counts:
     died: int = 0
     full: int = 0
     snapshots: int = 0
+    losses: int = 0
     recovery: list[float] = field(default_factory=list)
 
 
@@ -80,14 +82,18 @@ class Storm:
             in `sites`; the noise's seeds are kept in `seeds`.
         recipe: The recipe.
         weather: How bad it is.
+        mirrored: Whether the server has a mirror.
     """
 
-    def __init__(self, directory: Path, recipe: dict[str, Any], weather: Weather) -> None:
+    def __init__(
+        self, directory: Path, recipe: dict[str, Any], weather: Weather, mirrored: bool = False
+    ) -> None:
         for name in IMPORTED:
             import_module(name)
         self.directory, self.weather, self.sites = directory, weather, recipe["clients"]
         self.chance, self.counts = Random(weather.seed), Counts()
         self.state, self.logs, self.seeds = directory / "state", directory / "sites", directory / "seeds"
+        self.mirror = directory / "disk-0" if mirrored else None
         self.recipe = directory / "recipe.yaml"
         self.recipe.write_text(yaml.safe_dump(recipe), encoding="utf-8")
         self.helper_names: list[str] = recipe.get("privacy", {}).get("secure", {}).get("helpers", [])
@@ -120,6 +126,8 @@ class Storm:
             "--set", f"server.lease={self.weather.lease}", "--log", "json",
             "--set", f"until.versions={versions}", "--set", "server.unmasking.timeout=3",
         ]  # fmt: skip
+        if self.mirror is not None:
+            words += ["--mirror", str(self.mirror)]
         self.room, self.starts = room, self.starts + 1
         seeds = self.seeds / str(self.starts)
 
@@ -213,6 +221,22 @@ class Storm:
                 self.kill_server()
             self._spoil_snapshot()
             self.start_server(room=self._room())
+
+    def lose_disks(self, losses: int) -> None:
+        """Delete the server's directory under load, so many times; each time its mirror is served then."""
+        for number in range(1, losses + 1):
+            self.counts.recovery.append(self.await_server())
+            self._await_version()
+            self._run_for(self.chance.uniform(0.1, 3.0))
+            shutil.rmtree(self.state, ignore_errors=True)
+            self._run_for(self.chance.uniform(0.0, 3.0))  # it goes on until it has to make a file
+            if ended(self.server) is None:
+                self.kill_server()
+            self.counts.losses += 1
+            assert self.mirror is not None
+            shutil.rmtree(self.state, ignore_errors=True)
+            self.state, self.mirror = self.mirror, self.directory / f"disk-{number}"
+            self.start_server()
 
     def kill_server(self) -> None:
         """Kill the server."""

@@ -54,6 +54,7 @@ MAY_USE: dict[str, set[str]] = {
         "allowed", "callbacks", "documents", "lazy", "core", "experiment", "models", "runs", "algorithms",
         "local", "codec", "data", "metrics", "named", "secure", "vectors", "version",
     },
+    "backup": {"core", "documents", "net", "runs", "version"},
     "flower": {"lazy", "allowed", "core", "experiment", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "verdicts", "version"},
     "recipes": {

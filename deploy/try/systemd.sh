@@ -25,12 +25,13 @@ if ! command -v systemd-analyze >/dev/null; then
 fi
 
 # What a unit starts must be there when it is verified.
-for unit in serve site; do
+for unit in serve site backup; do
     sed 's|^ExecStart=/opt/offbeat/bin/offbeat|ExecStart=/bin/true|' "$units/offbeat-$unit@.service" \
         >"$work/offbeat-$unit@heart.service"
 done
-systemd-analyze verify "$work"/*.service
-for unit in serve site; do
+cp "$units/offbeat-backup@.timer" "$work/offbeat-backup@heart.timer"
+systemd-analyze verify "$work"/*.service "$work"/*.timer
+for unit in serve site backup; do
     systemd-analyze security --offline=yes --threshold=20 "$units/offbeat-$unit@.service" | tail -n 1
 done
 echo "PASSED systemd-analyze"

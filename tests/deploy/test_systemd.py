@@ -59,6 +59,20 @@ def test_the_sandbox_of_a_unit(kind: str):
     assert unit["LimitCORE"] == "0"
 
 
+def test_the_backup_of_a_run_is_one_of_offbeat_and_has_its_timer():
+    section = (UNITS / "offbeat-backup@.service").read_text()
+    lines = dict(line.split("=", 1) for line in section.splitlines() if "=" in line and line[0] != "#")
+    program, *rest = shlex.split(lines["ExecStart"].replace("%i", "heart"))
+    given = parse(rest)
+    assert program == "/opt/offbeat/bin/offbeat"
+    assert str(given["directory"]) == "/var/lib/offbeat/heart"
+    assert str(given["target"]) == f"{lines['ReadWritePaths']}/heart"
+    assert (given["keep"], given["every"]) == (24, None)
+    assert lines["User"] == service("serve")["User"]
+    assert lines["CapabilityBoundingSet"] == ""
+    assert (UNITS / "offbeat-backup@.timer").read_text().count("OnCalendar=") == 1
+
+
 def test_both_units_run_as_the_user_that_is_made():
     made = [line.split() for line in (UNITS / "offbeat.conf").read_text().splitlines() if line[0] != "#"]
     assert [words[:2] for words in made] == [["u", "offbeat"]]

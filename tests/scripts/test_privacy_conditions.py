@@ -72,6 +72,7 @@ def test_what_is_no_condition_on_privacy_is_not_counted(source: str):
         "net/server/coordinator.py",
         "net/server/driver.py",
         "net/server/durable_store.py",
+        "net/server/state_files.py",
         "net/server/handlers.py",
         "core/engine.py",
     ],

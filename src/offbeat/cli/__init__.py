@@ -19,6 +19,7 @@ import typer
 from offbeat.cli import (
     archive,
     audit,
+    backup,
     certificate,
     check,
     compare,
@@ -37,6 +38,7 @@ from offbeat.cli import (
     status,
     stop,
     tokens,
+    upgrade,
     verify,
 )  # fmt: skip
 from offbeat.cli.console import err, out
@@ -90,6 +92,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check, certificate.certificate, kit.kit, audit.audit,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify, archive.archive,
+    backup.backup, backup.restore, upgrade.upgrade,
     simulate_like.simulate_like, statistics.statistics, federate.federate,
 )  # fmt: skip
 _SECTIONED: dict[Callable[..., None], type[Command]] = {

@@ -44,8 +44,8 @@ GROUPS = {
 }  # fmt: skip
 SECTIONS = {
     "Run": (
-        "recipe", "state", "test", "initial", "sets", "scales", "seed", "callbacks", "allow",
-        "server.rollback", "server.share_model",
+        "recipe", "state", "mirror", "test", "initial", "sets", "scales", "seed", "callbacks", "allow",
+        "server.rollback", "server.share_model", "server.mirror_required",
     ),
     "Sites": (
         "listen", "sites", "server.lease", "server.task_timeout", "server.evaluation_timeout",
@@ -77,6 +77,12 @@ REMOVED = {
 def serve(
     recipe: options.RecipeName,
     state: options.StateDirectory,
+    mirror: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="a second directory, on another disk, that loses nothing acknowledged"
+        ),
+    ] = None,
     listen: Annotated[
         str, typer.Option(metavar="ADDRESS", help="address for sites: HOST:PORT, [IPV6]:PORT or unix:PATH")
     ] = ADDRESS,
@@ -193,8 +199,9 @@ def serve(
             if keeps_own:
                 stack.callback(asyncio.create_task(keep_certificate(own)).cancel)
             server = serve_run(
-                experiment, state, listen, options=server_options, credentials=credentials, callbacks=called
-            )
+                experiment, state, listen, options=server_options, credentials=credentials, callbacks=called,
+                mirror=mirror,
+            )  # fmt: skip
             await stack.enter_async_context(server)
             _install_signal_handlers(server)
             page = None

@@ -62,6 +62,10 @@ class BestModel:
         assert self._path is not None
         return self._path.with_name(NEW_BEST)
 
+    def beside(self, directory: Path) -> "BestModel":
+        """The same in another directory, which has a copy of the file. Errors: as of the class."""
+        return BestModel(self._metric, directory)
+
     def improves(self, row: Metric) -> bool:
         """Whether an evaluation is better than all before it."""
         value = finite(row.found.get(self._metric.name))

@@ -220,7 +220,7 @@ class RunRecord(Presentation):
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint; None where none was written."""
-        return next(self.table("checkpoints", _checkpoint), None)
+        return next(self.table("checkpoints", checkpoint_row), None)
 
     def table(
         self, name: str, make: Callable[..., Any] = _columns, first: Key | None = None
@@ -252,7 +252,8 @@ def _made(table: str, make: Callable[..., Any], rows: Iterator[Any]) -> Iterator
             raise ValueError(f"{error} of a row of the table {table}") from None
 
 
-def _checkpoint(_id: int, journal: int, metrics: int, version: int, data: str) -> Checkpoint:
+def checkpoint_row(_id: int, journal: int, metrics: int, version: int, data: str) -> Checkpoint:
+    """The checkpoint of a row. Raises `ValueError` where it names a file outside of the directory."""
     counts = {"journal": journal, "metrics": metrics, "version": version}
     found = convert(counts | json.loads(data), Checkpoint, str_keys=True)
     for name in (found.state, *found.clients.values()):

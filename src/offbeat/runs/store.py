@@ -118,6 +118,8 @@ class RunStore:
                 undo.callback(held.release)
                 database = _connect(directory / DATABASE)
                 undo.callback(database.close)
+                # A copy need not be in this mode, in which whoever reads does not hold up the writer.
+                database.execute("PRAGMA journal_mode = WAL")
                 store = cls(directory, database, held)
                 store._add_processor()
             except OSError as error:
@@ -148,6 +150,11 @@ class RunStore:
     def row(self, row: Row) -> None:
         """Add a journal row; durable with the next checkpoint."""
         self._rows.append(row)
+
+    @property
+    def length(self) -> int:
+        """Number of the journal rows that are durable."""
+        return int(self._journal_length)
 
     def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
         """Add an evaluation, with what the clients have found; durable with the next checkpoint."""
@@ -253,9 +260,6 @@ class RunStore:
             RunError: The database cannot be written; the run has still ended.
         """
         ended = ("summary", "model")
-        with self._transaction() as database:
-            # The end has left this mode, in which whoever reads does not hold up the writer.
-            database.execute("PRAGMA journal_mode = WAL")
         with self._transaction() as database:
             _put_meta(database, {"status": "running", "stop_reason": None, **meta})
             database.executemany("DELETE FROM meta WHERE key = ?", [(key,) for key in ended])

@@ -289,8 +289,7 @@ def drive(
         effects = f.step()
         death = dies(effects)
         if death == "between":  # the secrets are durable, the journal is not
-            assert f.store._secrets is not None
-            f.store._secrets.add(effects.seeds, effects.sums)
+            f.store._files.secrets.add(effects.seeds, effects.sums)
         elif death != "before":
             f.store.commit(effects)
             f.rows += effects.rows if death is not None else []

@@ -139,14 +139,12 @@ def run(
             assert not [row for row in f.rows if row.name == "aggregate" and row.version == seed.version]
         death = left.pop(i, None)
         if death == "between":  # the seeds are durable, the journal is not
-            assert f.store._secrets is not None
-            f.store._secrets.add(effects.seeds)
+            f.store._files.secrets.add(effects.seeds)
         elif death != "before":
             f.store.commit(effects)
             f.seeds |= f.secrets()
         if death == "in checkpoint":  # the tensors are durable, the seeds are not forgotten
-            assert f.store._secrets is not None
-            f.store._secrets.forget = lambda: None  # type: ignore[method-assign]
+            f.store._files.secrets.forget = lambda: None  # type: ignore[method-assign]
             f.store.checkpoint(f.coordinator)
         elif i in checkpoints and death is None:
             f.store.checkpoint(f.coordinator)

@@ -415,7 +415,7 @@ def test_a_full_disk_stops_before_anything_is_said(
         if outcome.updates:
             with monkeypatch.context() as broken, room_for(0 if where == "file" else 2**25):
                 if where == "file":
-                    broken.setattr("offbeat.net.server.durable_store.UpdateLog.sync", full)
+                    broken.setattr("offbeat.net.server.state_files.UpdateLog.sync", full)
                 else:
                     broken.setattr("offbeat.runs.store._put_meta", full)
                 with pytest.raises(RunError, match=r"cannot write .*No acknowledged update is lost"):

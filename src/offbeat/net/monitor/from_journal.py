@@ -9,7 +9,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
-from offbeat.net.monitor.snapshot import HelpersView, SiteState, SiteView, Snapshot, ended
+from offbeat.net.monitor.snapshot import HelpersView, MirrorView, SiteState, SiteView, Snapshot, ended
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric
 
@@ -63,6 +63,7 @@ class JournalView:
     helpers: str | None = None
     released: int = 0
     begins_with: int | None = None
+    mirror: MirrorView | None = None
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -127,7 +128,7 @@ class JournalView:
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
             metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
             privacy=self._privacy(), helpers=self._helpers(),
-            begins_with=self.begins_with,
+            begins_with=self.begins_with, mirror=self.mirror,
             guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
         )  # fmt: skip
 
@@ -182,11 +183,21 @@ def snapshot_of(record: RunRecord) -> Snapshot:
     if "privacy" in record.meta and (plan := ReleasePlan.read(record.meta["privacy"])).noise is not None:
         view.ledger = PrivacyLedger(plan)
     view.begins_with = record.meta.get("clients")
+    view.mirror = _mirror(record)
     for row in record.rows():
         view.feed(row)
     view.now = max(view.now, record.duration)
     view.stopped = view.stopped or record.stop_reason
     return view.snapshot(record.last_evaluation())
+
+
+def _mirror(record: RunRecord) -> MirrorView | None:
+    """The mirror as the server told of it last, if it has one."""
+    told = record.meta.get("mirror")
+    if not isinstance(told, dict) or not isinstance(told.get("directory"), str):
+        return None
+    problem = told.get("problem")
+    return MirrorView(told["directory"], None if problem is None else str(problem))
 
 
 def timeline_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:

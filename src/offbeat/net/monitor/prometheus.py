@@ -98,6 +98,9 @@ class _SnapshotCollector(Collector):
             yield GaugeMetricFamily("offbeat_helpers_connected", words, s.helpers.connected)
             words, waits = "1 while a release waits for its helpers.", s.helpers.waiting is not None
             yield GaugeMetricFamily("offbeat_release_waiting", words, waits)
+        if s.mirror is not None:
+            words = "1 while the mirror has all that was acknowledged."
+            yield GaugeMetricFamily("offbeat_mirror_whole", words, s.mirror.problem is None)
         for name, (words, counter) in COUNTERS.items():
             yield CounterMetricFamily(f"offbeat_{name}", words, counter(s))
         rejected = CounterMetricFamily(

@@ -70,6 +70,19 @@ class HelpersView:
     waiting: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class MirrorView:
+    """The mirror of a server's directory.
+
+    Attributes:
+        directory: Where it is.
+        problem: Why it does not have all that was acknowledged. None means that it has.
+    """
+
+    directory: str
+    problem: str | None = None
+
+
 def ended(site: SiteView) -> SiteView:
     """A site as it is once the run has ended: its task is over."""
     state: SiteState = site.state if site.state in ABSENT else "idle"
@@ -104,6 +117,7 @@ class Snapshot:
         privacy: What the busiest client has spent, as `Summary.privacy`. None without noise.
         helpers: The helpers. None without secure aggregation.
         begins_with: Number of sites that the run waits for before it begins. None means that it has begun.
+        mirror: The mirror. None means that there is none.
     """
 
     run: str
@@ -129,6 +143,7 @@ class Snapshot:
     privacy: Mapping[str, float] | None = None
     helpers: HelpersView | None = None
     begins_with: int | None = None
+    mirror: MirrorView | None = None
 
     @property
     def there(self) -> int:
@@ -157,6 +172,8 @@ class Snapshot:
             for site in self.sites
             if site.leads_away
         ]
+        if self.mirror is not None and self.mirror.problem is not None:
+            texts.append(f"the mirror {self.mirror.directory} is behind: {self.mirror.problem}")
         return texts if self.diverged is None else [*texts, self.diverged]
 
 

@@ -27,19 +27,21 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
-from offbeat.net.audit import INSERT, TABLE, AuditLog
+from offbeat.net.audit import INSERT, SERVER, TABLE, AuditLog
 from offbeat.net.audit_record import open_audit
-from offbeat.net.secure.release_seeds import open_secrets
+from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server import recovery_snapshot
 from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.large_updates import UPDATES, UpdateLog, read_update
+from offbeat.net.server.large_updates import UPDATES, read_update
+from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
+from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
 from offbeat.runs.best import BestModel
-from offbeat.runs.client_states import ClientStates
+from offbeat.runs.checksums import Key
 from offbeat.runs.damage import damage
 from offbeat.runs.extension import limits_meta
 from offbeat.runs.files import make_directory, pack_tensors, unpack_tensors
@@ -60,8 +62,6 @@ _TABLES = (
     "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)",
     recovery_snapshot.TABLE,
 )
-Logged = tuple[TaskId, bytes | None, int | None, int | None]
-"""An update's row: its tensors if it is small, else where the file has them and how many bytes."""
 _FORGET_UPDATES: Statement = ("DELETE FROM updates", [()])
 
 
@@ -76,6 +76,7 @@ class DurableStore:
         pause: Seconds between two checkpoints, at most.
         complete: Makes of a version the model that is written.
         audit: The run's audit, whose rows are made durable with all else. None means one that nobody adds to.
+        mirror: The mirror, which gets all that the directory gets. None means none.
 
     Raises:
         UsageError: The directory cannot be written, holds a run already, or the best model by another metric.
@@ -90,6 +91,7 @@ class DurableStore:
         pause: float = CHECKPOINT_SECONDS,
         complete: Finalizer = unchanged,
         audit: AuditLog | None = None,
+        mirror: Mirror | None = None,
     ) -> None:
         self.directory, self.complete = directory, complete
         self.audit = audit or AuditLog()
@@ -97,39 +99,41 @@ class DurableStore:
         self._logged = self._small = self._rows = 0
         self._snapshots = RecoverySnapshots(coordinator)
         self._saved = time.monotonic()
+        self.mirror: Mirror = mirror or NoMirror()
+        self.mirror.check(directory)
+        self._told: MirrorView | None = self.mirror.view  # as the directory has it
         with ExitStack() as on_error:
             try:
                 make_directory(directory)
             except OSError as error:
                 raise UsageError(f"{directory} cannot be made: {error}") from None
             if meta is None:
-                self._store = RunStore.reopen(directory)
+                store = RunStore.reopen(directory)
             else:
-                self._store = RunStore.create(directory, _with_rules(meta, coordinator), [])
-            on_error.callback(self._store.close)  # nobody else writes until then
-            self._store.flush({}, [(table, [()]) for table in (*_TABLES, TABLE)])
+                store = RunStore.create(directory, _with_rules(meta, coordinator), [])
+            on_error.callback(store.close)  # nobody else writes until then
+            # Whatever this directory was until now, it is served by itself.
+            not_mirrored: Statement = ("DELETE FROM meta WHERE key = ?", [(MIRROR,), (MIRROR_OF,)])
+            tables: list[Statement] = [(table, [()]) for table in (*_TABLES, TABLE)]
+            store.flush({}, [*tables, not_mirrored], {"meta": [MIRROR, MIRROR_OF]})
             begun = "run.start" if meta is not None else "run.resume"
             open_audit(self.audit, read_run(directory), coordinator.info.run, begun)
-            try:
-                self._log = UpdateLog(directory)
-            except OSError as error:
-                raise RunError(f"cannot write to {directory}: {error}") from None
-            on_error.callback(self._log.close)
-            self._secrets = open_secrets(directory, coordinator.tensors.release)
-            on_error.callback(self._secrets.close)
-            coordinator.driver.seeds.recorded = self._secrets.read()
-            coordinator.helpers.remember(self._secrets.read_sums())
+            self._files = StateFiles(store, coordinator.tensors.release)
+            on_error.callback(self._files.close)
+            coordinator.driver.seeds.recorded = self._files.secrets.read()
+            coordinator.helpers.remember(self._files.secrets.read_sums())
             if meta is None:
                 record, until = read_run(directory), coordinator.experiment.until
                 recover(record, coordinator, self._snapshots)
                 limits = limits_meta(until, record.recipe)
                 if record.status == "finished":
                     log.info("the run, which had ended (%s), goes on under other limits", record.stop_reason)
-                    self._store.go_on(limits)
-                self._store.set_meta({"status": "running", **limits})
+                    store.go_on(limits)
+                store.set_meta({"status": "running", **limits})
             if (name := coordinator.experiment.evaluate.keep_best) is not None:
                 named = coordinator.evaluations.named(name)
-                self._store.best = BestModel(named, directory, _evaluated(directory))
+                store.best = BestModel(named, directory, _evaluated(directory))
+            on_error.callback(self.mirror.end, StateFiles.close)
             self.checkpoint(coordinator)
             on_error.pop_all()
 
@@ -139,30 +143,8 @@ class DurableStore:
         Raises:
             RunError: They cannot be written; then none of them is durable.
         """
-        for effects in batches:
-            self._rows += len(effects.rows)
-            for row in effects.rows:
-                self._store.row(row)
-            for metric in effects.metrics:
-                self._store.metric(metric, [c for c in effects.client_metrics if c.evaluation == metric.seq])
-            self._keep_best(effects)
-        updates = {task: update for effects in batches for task, update in effects.updates.items()}
-        sites = [site for effects in batches for site in effects.sites.values()]
         try:
-            for effects in batches:
-                if effects.good is not None:
-                    self._store.write_version(*effects.good)
-            self._secrets.add(
-                [seed for effects in batches for seed in effects.seeds],
-                [own for effects in batches for own in effects.sums],
-            )
-            logged = self._write_updates(updates)
-            statements = [
-                *_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged),
-                (INSERT, self.audit.take()),
-            ]  # fmt: skip
-            clients = [site.client for site in sites]
-            self._store.flush(batches[-1].meta, statements, {"sites": clients, "clients": clients})
+            self._on_both(_committing(self._commit_of(batches)))
             self.audit.written()
         except DamageError:
             raise
@@ -170,41 +152,87 @@ class DurableStore:
             what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
             raise RunError(
                 f"{what}. No acknowledged update is lost: free space, or repair it, and restart the server"
+                f"{self._or_its_mirror}"
             ) from None
 
-    def _keep_best(self, effects: Effects) -> None:
-        best = self._store.best
+    @property
+    def _or_its_mirror(self) -> str:
+        """What else an operator can do where the directory cannot be written."""
+        view = self.mirror.view
+        return "" if view is None or view.problem else f", or serve the mirror, with --state {view.directory}"
+
+    def _on_both(self, act: Act) -> None:
+        """Write to the directory and to its mirror at the same time; returns when both have it."""
+        written = self.mirror.write(act)
+        act(self._files)
+        written()
+        self._tell_mirror()
+
+    def _tell_mirror(self) -> None:
+        """Record what has become of the mirror, in the directory and in the audit."""
+        if (view := self.mirror.view) == self._told:
+            return
+        self._told = view
+        assert view is not None
+        self._files.store.set_meta({MIRROR: {"directory": view.directory, "problem": view.problem}})
+        status = "completed" if view.problem is None else "failed"
+        self.audit.record(SERVER, {"action": "mirror", "directory": view.directory}, status)
+
+    def _commit_of(self, batches: tuple[Effects, ...]) -> Commit:
+        """What makes the effects durable."""
+        rows = [row for effects in batches for row in effects.rows]
+        self._rows += len(rows)
+        updates = {task: update for effects in batches for task, update in effects.updates.items()}
+        sites = [site for effects in batches for site in effects.sites.values()]
+        clients: list[Key] = [site.client for site in sites]
+        return Commit(
+            rows=rows,
+            metrics=[
+                (metric, [c for c in effects.client_metrics if c.evaluation == metric.seq])
+                for effects in batches
+                for metric in effects.metrics
+            ],
+            best=[found for effects in batches for found in self._better(effects)],
+            good=[effects.good for effects in batches if effects.good is not None],
+            seeds=[seed for effects in batches for seed in effects.seeds],
+            sums=[own for effects in batches for own in effects.sums],
+            updates={task: self._packed(task, result) for task, result in updates.items()},
+            statements=[*_register(sites), (INSERT, self.audit.take())],
+            meta=batches[-1].meta,
+            changed={"sites": clients, "clients": clients},
+        )
+
+    def _better(self, effects: Effects) -> Iterator[tuple[Metric, Model]]:
+        """Evaluations that are better than all before, with their versions."""
+        best = self._files.store.best
         for metric, model in zip(effects.metrics, effects.evaluated, strict=True):
             if best is not None and best.improves(metric):
-                best.keep(metric, self.complete(model))
+                complete = self.complete(model)
+                best.keep(metric, complete)
+                yield metric, complete
 
-    def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[Logged]:
-        """Write the large ones to the file; returns the rows of all, for the transaction."""
-        rows: list[Logged] = []
-        for task, result in updates.items():
-            tensors = _update_tensors(task, result)
-            size = sum(tensor.nbytes for tensor in tensors.values())
-            self._logged += size
-            if size <= SMALL and self._small + size <= MOST_SMALL:
-                self._small += size
-                rows.append((task, pack_tensors(tensors), None, None))
-            else:
-                rows.append((task, None, *self._log.append(tensors)))
-        if any(tensors is None for _, tensors, _, _ in rows):
-            self._log.sync()
-        return rows
+    def _packed(self, task: TaskId, result: LocalResult) -> bytes | Tensors:
+        """An update, packed if it is small."""
+        tensors = _update_tensors(task, result)
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        self._logged += size
+        if size <= SMALL and self._small + size <= MOST_SMALL:
+            self._small += size
+            return pack_tensors(tensors)
+        return tensors
 
     def write_audit(self) -> None:
         """Make the audit's rows durable, where no other commit does. Raises `RunError`."""
         if rows := self.audit.take():
-            self._store.execute([(INSERT, rows)])
+            self._on_both(lambda files: files.execute([(INSERT, rows)]))
             self.audit.written()
 
     def due(self, model_bytes: int) -> bool:
         """Whether it is time for a checkpoint of a model of so many bytes."""
         pause = time.monotonic() - self._saved
         much = self._logged > MOST_LOGGED + 16 * model_bytes or self._rows > MOST_ROWS
-        return much or (bool(self._logged) and pause > self._pause)
+        behind = self._told is not None and self._told.problem is not None
+        return much or ((bool(self._logged) or behind) and pause > self._pause)
 
     def checkpoint(self, coordinator: Coordinator) -> None:
         """Write the tensors as they are now; forget the updates and files that are not needed any more.
@@ -215,27 +243,25 @@ class DurableStore:
 
     def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
-        states = ClientStates(self.directory)
         others = [_FORGET_UPDATES, (INSERT, self.audit.take()), self._snapshots.statement()]
-        self._store.checkpoint(coordinator.tensors, states, coordinator.now, others)
+        self._on_both(lambda files: files.checkpoint(coordinator.tensors, coordinator.now, others))
         self.audit.written()
-        self._secrets.forget()
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
-        self._log.clear()  # now that nothing in it is named
         self._logged, self._small, self._rows, self._saved = 0, 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
+        self.mirror.renew(self._files, coordinator.tensors.release)
+        self._tell_mirror()
 
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> Model:
         """End the run: write its final model, by tensor names, and its summary; returns the model."""
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
-        last = coordinator.helpers.if_it_may_go_on((coordinator.tensors, ClientStates(self.directory)))
+        last = coordinator.helpers.if_it_may_go_on(coordinator.tensors)
         self.audit.finish()
         others = [_FORGET_UPDATES, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
-        self._store.finish(model, coordinator.now, reason, summary, others, last)
+        now = coordinator.now
+        self._on_both(lambda files: files.finish(model, now, reason, summary, others, last))
         self.audit.written()
-        self._log.delete()
-        self._secrets.delete()
         self.audit.tell_head()
         self.audit.close()
         self.close()
@@ -248,15 +274,17 @@ class DurableStore:
             self.write_audit()
         self.audit.tell_head()
         self.audit.close()
-        self._secrets.close()
-        self._log.close()
-        self._store.abandon(status)
+        self._files.abandon(status)
+        self.mirror.end(lambda files: files.abandon(status))
 
     def close(self) -> None:
         """Release the directory."""
-        self._secrets.close()
-        self._log.close()
-        self._store.close()
+        self._files.close()
+        self.mirror.end(StateFiles.close)
+
+
+def _committing(commit: Commit) -> Act:
+    return lambda files: files.commit(commit)
 
 
 def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnapshots) -> None:

@@ -33,6 +33,7 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.finished import FinishedRun
 from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.mirror import mirror_of
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.server_learner import evaluates
 from offbeat.net.server.service import OpenRun
@@ -56,6 +57,7 @@ def open_run(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     seeds: FreshSeeds | None = None,
     audit: AuditLog | None = None,
+    mirror: Path | None = None,
 ) -> OpenRun | FinishedRun:
     """Open a run in its state directory, new or as it was left.
 
@@ -68,6 +70,7 @@ def open_run(
         checkpoint_seconds: Seconds between two checkpoints, at most.
         seeds: Gives the seeds of releases. None means fresh ones.
         audit: The run's audit. None means one that nobody adds to.
+        mirror: A second state directory, which has all that is acknowledged. None means none.
 
     Returns:
         The run, which may have ended already.
@@ -83,6 +86,7 @@ def open_run(
             f"a server needs a learner that sites can be told of, and the experiment has {given}: give "
             "Experiment(learner=…) a TorchLearner, a LoopLearner or what offbeat.net.server_learner returns"
         )
+    beside = mirror_of(mirror, required=options.mirror_required)
     tested = evaluates(learner)
     _check_evaluation(options, experiment, tested)
     found = read_run(directory) if holds_run(directory) else None
@@ -139,7 +143,7 @@ def open_run(
         with one_at_a_time:
             return learner.evaluate(complete(version))
 
-    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed, audit)
+    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed, audit, beside)
 
     return OpenRun(coordinator, store, evaluate if tested else None, label)
 

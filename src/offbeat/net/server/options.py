@@ -41,6 +41,8 @@ class ServerOptions:
         share_model: The model that goes to the sites that ask for one at the end, "final" or "best", the one
             of `evaluate.keep_best`. None means none: who may have the result of a run is for its parties to
             agree on, not for a site's option.
+        mirror_required: Whether the run stops where its mirror fails. Otherwise it goes on without the
+            mirror, which is an alarm, and makes it anew as soon as its disk can be written again.
         unmasking: How long a release with secure aggregation waits for its helpers.
         helpers: Names of the helpers of a new committee, in place of the one that the run has: updates
             masked for that one are dropped. None means that the committee stays as it is.
@@ -56,6 +58,7 @@ class ServerOptions:
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
     share_model: ModelChoice | None = None
+    mirror_required: bool = False
     unmasking: UnmaskingTimes = UnmaskingTimes()
     helpers: Helpers | None = None
 

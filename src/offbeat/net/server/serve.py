@@ -54,6 +54,7 @@ def serve(
     clock: Clock | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     linger: float = LINGER,
+    mirror: str | Path | None = None,
 ) -> "RunServer":
     """Serve a run.
 
@@ -73,6 +74,8 @@ def serve(
         clock: Tells the time. None means the system's clock.
         checkpoint_seconds: Seconds between two checkpoints, at most.
         linger: Seconds that the server waits at the end, at most, for sites that have not heard of it.
+        mirror: A second state directory, on another disk, that has all that is acknowledged, and can be
+            served in the place of `state`. None means none.
 
     Raises:
         UsageError: What is asked cannot be served. It is raised where the server is entered, as is RunError:
@@ -86,8 +89,9 @@ def serve(
         raise UsageError("credentials and limits are for an address: leave them out with another transport")
 
     def opened() -> Service | FinishedService:
+        beside = None if mirror is None else Path(mirror)
         tells = clock or SystemClock()
-        run = open_run(experiment, Path(state), options, checkpoint_seconds, audit=audit)
+        run = open_run(experiment, Path(state), options, checkpoint_seconds, audit=audit, mirror=beside)
         if isinstance(run, FinishedRun):
             audit.close()
             return FinishedService(run, tells, linger)

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from threading import Lock
 
 from msgspec import Struct
@@ -178,7 +179,7 @@ class Service:
                 self._refresh()
             finally:
                 self._busy.release()
-        return self._snapshot
+        return replace(self._snapshot, mirror=self._store.mirror.view)
 
     def _refresh(self) -> None:
         """Renew the snapshot, if somebody watches: with many sites this takes a while."""

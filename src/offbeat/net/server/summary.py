@@ -40,6 +40,7 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         privacy=engine.ledger.summary() if engine.ledger is not None else None,
         helpers=c.helpers.view,
         begins_with=c.options.clients if c.driver.began == inf else None,
+        mirror=None,  # which the coordinator does not know
     )
 
 

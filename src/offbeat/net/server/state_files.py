@@ -1,0 +1,155 @@
+"""The files of a state directory, as one process writes them: database, large updates, secrets, best version.
+
+A server writes one such directory, and another one if it has a mirror. What is to be written is plain data,
+so that both get the same.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from offbeat.core.errors import RunError
+from offbeat.core.events import TaskId, Version
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.journal import Row
+from offbeat.core.model import Model, Tensors
+from offbeat.core.release import Release
+from offbeat.net.secure.release_seeds import ReleaseSeed, ReleaseSum, open_secrets
+from offbeat.net.server.large_updates import UpdateLog
+from offbeat.runs.checksums import Key
+from offbeat.runs.client_states import ClientStates
+from offbeat.runs.schema import ClientMetric, Metric
+from offbeat.runs.store import RunStore, Statement
+
+Logged = tuple[TaskId, bytes | None, int | None, int | None]
+"""An update's row: its tensors if it is small, else where the file has them and how many bytes."""
+MIRROR_OF = "mirror_of"
+"""The entry of the table `meta` in a mirror: the rows that both directories have."""
+
+
+class Commit(Struct, frozen=True):
+    """What is made durable at once.
+
+    Attributes:
+        updates: Each update: packed if it is small, else its tensors.
+        best: Evaluations that were better than all before, with their versions, complete.
+        good: Versions that a rollback goes back to.
+        statements: Other statements of the transaction.
+        changed: Keys of the rows that these have changed, as of `RunStore.flush`.
+    """
+
+    rows: list[Row]
+    metrics: list[tuple[Metric, list[ClientMetric]]]
+    best: list[tuple[Metric, Model]]
+    good: list[tuple[Version, Model]]
+    seeds: list[ReleaseSeed]
+    sums: list[ReleaseSum]
+    updates: dict[TaskId, bytes | Tensors]
+    statements: list[Statement]
+    meta: dict[str, Any]
+    changed: dict[str, list[Key]] = field(default_factory=dict)
+
+
+class StateFiles:
+    """The writing end of the files of a state directory, whose lock it holds.
+
+    Args:
+        store: The run's database and checkpoints.
+        release: How the versions of its run are made.
+        mirrors: The directory of which this one is a mirror. None means that it is none.
+
+    Attributes:
+        store: The database and the checkpoints.
+        directory: The directory.
+        secrets: Seeds and sums of releases.
+
+    Raises:
+        UsageError: The files cannot be written.
+        RunError: They are damaged.
+    """
+
+    def __init__(self, store: RunStore, release: Release, mirrors: Path | None = None) -> None:
+        self.store, self.directory, self.mirrors = store, store.directory, mirrors
+        with ExitStack() as on_error:
+            try:
+                self._log = UpdateLog(self.directory)
+            except OSError as error:
+                raise RunError(f"cannot write to {self.directory}: {error}") from None
+            on_error.callback(self._log.close)
+            self.secrets = open_secrets(self.directory, release)
+            on_error.pop_all()
+
+    def commit(self, commit: Commit) -> None:
+        """Make a commit durable. Raises `RunError` or `OSError`; then none of it is."""
+        if self.store.best is not None:
+            for metric, model in commit.best:
+                self.store.best.keep(metric, model)
+        for version, model in commit.good:
+            self.store.write_version(version, model)
+        self.secrets.add(commit.seeds, commit.sums)
+        logged: Statement = (
+            "INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", self._write_updates(commit.updates)
+        )  # fmt: skip
+        for row in commit.rows:
+            self.store.row(row)
+        for metric, clients in commit.metrics:
+            self.store.metric(metric, clients)
+        self.store.flush(commit.meta | self._told(), [logged, *commit.statements], commit.changed)
+
+    def _write_updates(self, updates: Mapping[TaskId, bytes | Tensors]) -> list[Logged]:
+        """Write the large ones to the file; returns the rows of all, for the transaction."""
+        rows: list[Logged] = []
+        for task, update in updates.items():
+            if isinstance(update, bytes):
+                rows.append((task, update, None, None))
+            else:
+                rows.append((task, None, *self._log.append(update)))
+        if any(tensors is None for _, tensors, _, _ in rows):
+            self._log.sync()
+        return rows
+
+    def _told(self) -> dict[str, Any]:
+        """In a mirror, which rows were durable in both directories before this commit: all before it."""
+        if self.mirrors is None:
+            return {}
+        return {MIRROR_OF: {"directory": str(self.mirrors), "rows": self.store.length}}
+
+    def execute(self, statements: Iterable[Statement]) -> None:
+        """Execute statements in a transaction of their own. Raises `RunError`."""
+        self.store.execute(statements)
+
+    def checkpoint(self, tensors: GlobalModel, duration: float, statements: Iterable[Statement]) -> None:
+        """Write the tensors as they are now; forget what is not needed any more. Raises `RunError`."""
+        self.store.checkpoint(tensors, ClientStates(self.directory), duration, statements)
+        self.secrets.forget()
+        self._log.clear()  # now that nothing in it is named
+
+    def finish(
+        self,
+        model: Model,
+        duration: float,
+        reason: str,
+        summary: Mapping[str, Any],
+        statements: Iterable[Statement],
+        last: GlobalModel | None,
+    ) -> None:
+        """End the run, as `RunStore.finish` does. Raises `RunError`."""
+        kept = None if last is None else (last, ClientStates(self.directory))
+        self.store.finish(model, duration, reason, summary, statements, kept)
+        self._log.delete()
+        self.secrets.delete()
+
+    def abandon(self, status: str) -> None:
+        """Leave the run as it is, "interrupted" or "failed"; it can go on."""
+        self.secrets.close()
+        self._log.close()
+        self.store.abandon(status)
+
+    def close(self) -> None:
+        """Release the directory."""
+        self.secrets.close()
+        self._log.close()
+        self.store.close()
