@@ -142,9 +142,9 @@ def test_the_pages_have_every_key_with_its_default() -> None:
             elif name == "examples":
                 assert f"`{key.name}`" in privacy
             else:
-                assert float(1 if key.default in ("null", "true") else key.default) == float(
-                    1 if deploy[f"{name}.{key.name}"] in ("null", "true") else deploy[f"{name}.{key.name}"]
-                )
+                words = {"null": "1", "true": "1", "false": "0"}
+                found, told = key.default, deploy[f"{name}.{key.name}"]
+                assert float(words.get(found, found)) == float(words.get(told, told))
 
 
 @pytest.mark.parametrize(("command", "removed"), [("serve", serve.REMOVED), ("join", join.REMOVED)])

@@ -45,7 +45,7 @@ GROUPS = {
 SECTIONS = {
     "Run": (
         "recipe", "state", "test", "initial", "sets", "scales", "seed", "callbacks", "allow",
-        "server.rollback", "server.share_model",
+        "server.rollback", "server.share_model", "server.keep_updates",
     ),
     "Sites": (
         "listen", "sites", "server.lease", "server.task_timeout", "server.evaluation_timeout",

@@ -24,25 +24,33 @@ from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.guard import GUARD_RULE
 from offbeat.core.journal import Row
-from offbeat.core.learner import DAMAGED, LocalResult
+from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
 from offbeat.net.audit import INSERT, TABLE, AuditLog
 from offbeat.net.audit_record import open_audit
 from offbeat.net.secure.release_seeds import open_secrets
-from offbeat.net.server import recovery_snapshot
+from offbeat.net.server import kept_updates, recovery_snapshot
 from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.large_updates import UPDATES, UpdateLog, read_update
+from offbeat.net.server.kept_updates import (
+    NEWEST,
+    Stored,
+    StoredUpdates,
+    no_update,
+    read_stored,
+    recorded_update,
+)
+from offbeat.net.server.large_updates import UPDATES, UpdateLog
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.damage import damage
 from offbeat.runs.extension import limits_meta
-from offbeat.runs.files import make_directory, pack_tensors, unpack_tensors
+from offbeat.runs.files import make_directory, pack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
 from offbeat.runs.schema import DATABASE, Metric
@@ -57,12 +65,11 @@ MOST_SMALL = 2**25
 MOST_ROWS = 10_000  # journal rows between two checkpoints
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
-    "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)",
+    *kept_updates.TABLES,
     recovery_snapshot.TABLE,
 )
 Logged = tuple[TaskId, bytes | None, int | None, int | None]
 """An update's row: its tensors if it is small, else where the file has them and how many bytes."""
-_FORGET_UPDATES: Statement = ("DELETE FROM updates", [()])
 
 
 class DurableStore:
@@ -95,6 +102,7 @@ class DurableStore:
         self.audit = audit or AuditLog()
         self._pause = self._least_pause = pause
         self._logged = self._small = self._rows = 0
+        self._keep = coordinator.options.keep_updates
         self._snapshots = RecoverySnapshots(coordinator)
         self._saved = time.monotonic()
         with ExitStack() as on_error:
@@ -158,7 +166,7 @@ class DurableStore:
             )
             logged = self._write_updates(updates)
             statements = [
-                *_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged),
+                *_register(sites), (f"INSERT OR REPLACE INTO {NEWEST} VALUES (?, ?, ?, ?)", logged),
                 (INSERT, self.audit.take()),
             ]  # fmt: skip
             clients = [site.client for site in sites]
@@ -216,13 +224,15 @@ class DurableStore:
     def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
         states = ClientStates(self.directory)
-        others = [_FORGET_UPDATES, (INSERT, self.audit.take()), self._snapshots.statement()]
+        forget = kept_updates.at_checkpoint(self._keep)
+        others = [*forget, (INSERT, self.audit.take()), self._snapshots.statement()]
         self._store.checkpoint(coordinator.tensors, states, coordinator.now, others)
         self.audit.written()
         self._secrets.forget()
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
-        self._log.clear()  # now that nothing in it is named
+        if not self._keep:
+            self._log.clear()  # now that nothing in it is named
         self._logged, self._small, self._rows, self._saved = 0, 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
 
@@ -231,10 +241,12 @@ class DurableStore:
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
         last = coordinator.helpers.if_it_may_go_on((coordinator.tensors, ClientStates(self.directory)))
         self.audit.finish()
-        others = [_FORGET_UPDATES, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
+        forget = kept_updates.at_checkpoint(self._keep)
+        others = [*forget, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
         self._store.finish(model, coordinator.now, reason, summary, others, last)
         self.audit.written()
-        self._log.delete()
+        if not self._keep:
+            self._log.delete()
         self._secrets.delete()
         self.audit.tell_head()
         self.audit.close()
@@ -306,7 +318,11 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
         since = checkpoint.journal - 1 if restored else None
         rollbacks = [row for row in record.rows("event", after=since) if row.name == "rolled_back"]
         good = _judge_again(evaluations, rollbacks, coordinator)
-    load = partial(_recorded_update, record, _stored_updates(record), without)
+    stored = _updates_since_checkpoint(record)
+
+    def load(event: Arrived) -> LocalResult:
+        return recorded_update(record, stored.pop(event.task, None), without, event)
+
     coordinator.replay(rows, load, load_version, good)
     for metric in evaluations:
         coordinator.replay_evaluation(metric)
@@ -367,11 +383,11 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
     checkpoint = record.checkpoint()
     after = record.rows("event", after=checkpoint.journal - 1) if checkpoint is not None else ()
     missing = {row.task for row in after if row.name == "arrived"}
-    for task, data, begin, size in record.select("SELECT task, tensors, begin, bytes FROM updates"):
+    for task, stored in StoredUpdates(record):
         missing.discard(task)
-        path = record.path / (DATABASE if data is not None else UPDATES)
+        path = record.path / (DATABASE if stored[0] is not None else UPDATES)
         try:
-            saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+            saved = read_stored(record, stored)
             if int(saved["task"]) != task:
                 raise ValueError(f"it is the one of task {int(saved['task'])}")
         except DamageError as error:
@@ -383,41 +399,13 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
             )  # fmt: skip
             yield str(what)
     for task in sorted(task for task in missing if task is not None):
-        yield str(_no_update(record, task))
+        yield str(no_update(record, task))
 
 
-Stored = tuple[Any, Any, Any]
-"""An update's tensors if it is small, else where the file has them and how many bytes."""
-
-
-def _stored_updates(record: RunRecord) -> dict[TaskId, Stored]:
+def _updates_since_checkpoint(record: RunRecord) -> dict[TaskId, Stored]:
     """The updates since the checkpoint by task. Those with their tensors are at most `MOST_SMALL` bytes."""
-    found = record.select("SELECT task, tensors, begin, bytes FROM updates")
+    found = record.select(f"SELECT task, tensors, begin, bytes FROM {NEWEST}")
     return {task: (data, begin, size) for task, data, begin, size in found}
-
-
-def _recorded_update(
-    record: RunRecord,
-    stored: dict[TaskId, Stored],
-    on_damage: Callable[[TaskId, Exception], None],
-    event: Arrived,
-) -> LocalResult:
-    """The update that arrived, from the database if it was small, else from the file."""
-    if (found := stored.pop(event.task, None)) is not None:
-        data, begin, size = found
-        try:
-            saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
-        except (SafetensorError, ValueError) as error:
-            on_damage(event.task, error)
-            return DAMAGED
-        if int(saved["task"]) == event.task:
-            lr, shared = float(saved["lr"][0]), saved.get("shared")
-            return LocalResult(saved["delta"], saved["integers"], event.metrics, lr, shared)
-    raise _no_update(record, event.task)
-
-
-def _no_update(record: RunRecord, task: TaskId) -> DamageError:
-    return damage(record.path / DATABASE, f"has no update of task {task}")
 
 
 def _register(sites: Iterable[SiteRow]) -> list[Statement]:

@@ -154,6 +154,8 @@ def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOpti
         raise Refusal.NO_HELPERS.error()
     if options.norm_bound is not None:
         raise Refusal.NORM_BOUND.error()
+    if options.keep_updates:
+        raise Refusal.KEEP_UPDATES.error()
     if (every := experiment.evaluate).at_clients:
         raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {every.at!r}")
 

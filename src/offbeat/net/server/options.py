@@ -41,6 +41,9 @@ class ServerOptions:
         share_model: The model that goes to the sites that ask for one at the end, "final" or "best", the one
             of `evaluate.keep_best`. None means none: who may have the result of a run is for its parties to
             agree on, not for a site's option.
+        keep_updates: Whether the state directory keeps every update from the beginning on, in place of those
+            since the last checkpoint: a model without a site's updates can then be made of the others'. Once
+            the run is served without it, they are deleted.
         unmasking: How long a release with secure aggregation waits for its helpers.
         helpers: Names of the helpers of a new committee, in place of the one that the run has: updates
             masked for that one are dropped. None means that the committee stays as it is.
@@ -56,6 +59,7 @@ class ServerOptions:
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
     share_model: ModelChoice | None = None
+    keep_updates: bool = False
     unmasking: UnmaskingTimes = UnmaskingTimes()
     helpers: Helpers | None = None
 
