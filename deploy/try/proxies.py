@@ -301,7 +301,8 @@ def try_large() -> None:
         return
     there = [way for way in WAYS if not lacking((way.program,), way.name)]
     started = [subprocess.Popen([sys.executable, __file__, "--large", way.name]) for way in there]
-    if any([process.wait() for process in started]):
+    codes = [process.wait() for process in started]
+    if any(codes):
         sys.exit(1)
 
 
