@@ -1,10 +1,13 @@
 """Try nginx, haproxy and squid between a site and its server.
 
-    python deploy/try/proxies.py
+    python deploy/try/proxies.py [--large]
 
 A run is made directly, then through each installed proxy, which is killed in the middle and started again.
 The model must be that of the direct run, byte for byte. Then a site that is connected through a proxy is
 revoked, and must be sent away. Names and ports of the files are replaced, and nothing else of them.
+
+With --large a model of 100 MB goes down and up instead, and in between the site says nothing for 75 s: longer
+than the usual timeouts of proxies. All proxies are tried at the same time.
 """
 
 import asyncio
@@ -12,16 +15,21 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from federation import DEPLOY, Trial, certificates, free_ports, lacking, passed, trial, wait_until
+from torch import nn
 
 import offbeat as ob
 from offbeat.core.errors import OffbeatError
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import (
+    RunServer,
     ServerCredentials,
     ServerOptions,
     SiteCredentials,
@@ -31,8 +39,11 @@ from offbeat.net import (
     server_learner,
 )
 from offbeat.net.auth.tokens import enrol, revoke
+from offbeat.net.client.reconnecting import Connect
 
 VERSIONS = 60
+LARGE, SILENT = 100_000_000, 75.0
+"""Bytes of a large model, and seconds in which nothing is said."""
 PASSWORD = "a secret of two"
 
 
@@ -199,11 +210,11 @@ class Tried:
         socket.create_connection(("127.0.0.1", self._proxy_port)).close()
         return True
 
-    async def run(self, state: Path, during: Callable[[Path], None], versions: int = VERSIONS) -> str:
-        """A run of one site; `during` is called when it has made versions. Returns why the site ended."""
-        source = ob.load("digits", samples=200, test_samples=20)
-        learner = server_learner(LogisticSpec(), ob.Training(lr=0.1, batch_size=20), source.test)
-        experiment = ob.Experiment(ob.fedasync(steps=2), learner, seed=3, until=ob.Until(versions=versions))
+    @asynccontextmanager
+    async def served(
+        self, experiment: ob.Experiment, state: Path, lease: float = 60.0
+    ) -> AsyncIterator[tuple[RunServer, Connect]]:
+        """A server of a run of one site, and what connects the site through the proxy."""
         tokens, folder = state / "tokens.json", self._here.folder
         state.mkdir(0o700)
         token = enrol(tokens, "north")
@@ -217,8 +228,16 @@ class Tried:
             if self._way and self._way.through
             else None,
         )
-        options = ServerOptions(clients=1)
+        options = ServerOptions(clients=1, lease=lease)
         async with serve(experiment, state, self._listen, options=options, credentials=credentials) as server:
+            yield server, connect
+
+    async def run(self, state: Path, during: Callable[[Path], None], versions: int = VERSIONS) -> str:
+        """A run of one site; `during` is called when it has made versions. Returns why the site ended."""
+        source = ob.load("digits", samples=200, test_samples=20)
+        learner = server_learner(LogisticSpec(), ob.Training(lr=0.1, batch_size=20), source.test)
+        experiment = ob.Experiment(ob.fedasync(steps=2), learner, seed=3, until=ob.Until(versions=versions))
+        async with self.served(experiment, state) as (server, connect):
             site = asyncio.create_task(join(connect, source.train))
             while server.service.snapshot().version < 5 and not site.done():
                 await asyncio.sleep(0.01)
@@ -251,9 +270,48 @@ async def attempt(here: Trial, way: Way, direct: bytes) -> None:
     tried.kill()
 
 
+def wide() -> nn.Module:
+    """A model of 100 MB."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, LARGE // 4 // 65))
+
+
+async def large_run(here: Trial, way: Way) -> float:
+    """One task of a large model through a proxy, with a long silence; returns the seconds that it took."""
+    tried = Tried(here, way)
+    tried.start()
+    source, begun = ob.load("digits", samples=20, test_samples=20), time.monotonic()
+    experiment = ob.Experiment(
+        ob.fedasync(steps=1), server_learner(wide), until=ob.Until(versions=1), evaluate=ob.Every()
+    )
+    async with tried.served(experiment, here.folder / "large", lease=SILENT * 20) as (_, connect):
+        ended = await join(connect, source.train, model=wide, min_step_seconds=SILENT)
+    assert ended == "reached 1 versions", ended
+    tried.kill()
+    return time.monotonic() - begun
+
+
+def try_large() -> None:
+    """Try every installed proxy with a large model, each in a process of its own."""
+    if len(sys.argv) > 2:
+        (way,) = (way for way in WAYS if way.name == sys.argv[2])
+        with trial() as here:
+            certificates(here.folder)
+            seconds = asyncio.run(large_run(here, way))
+        passed(f"{way.name}: {LARGE / 1e6:.0f} MB down and up, {SILENT:.0f} s of silence, in {seconds:.0f} s")
+        return
+    there = [way for way in WAYS if not lacking((way.program,), way.name)]
+    started = [subprocess.Popen([sys.executable, __file__, "--large", way.name]) for way in there]
+    codes = [process.wait() for process in started]
+    if any(codes):
+        sys.exit(1)
+
+
 def main() -> None:
     """Try every proxy that is installed."""
     if lacking(("openssl",), "proxies"):
+        return
+    if sys.argv[1:2] == ["--large"]:
+        try_large()
         return
     direct = b""
     for way in WAYS:

@@ -129,3 +129,11 @@ def test_all_at_once_only_where_nobody_was():
     fleet.add(3, 1, 1)
     with pytest.raises(AlgorithmError, match="the others can only join one by one"):
         fleet.fill([1, 1], [1, 1])
+
+
+def test_a_client_that_comes_back_may_tell_less_of_its_data():
+    fleet = Fleet()
+    fleet.add(0, 30, 3, (10, 20))
+    fleet.remove(0)
+    fleet.add(0, 30, 3)
+    assert fleet.labels(0) is None

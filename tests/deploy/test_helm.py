@@ -1,6 +1,7 @@
 """The chart, read without helm: its command lines, the sandbox of its pods, its probes, its ports."""
 
 import re
+import subprocess
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any
@@ -54,7 +55,29 @@ def test_the_command_line_is_one_of_offbeat(role: str):
     given = parse(list(map(str, command_line(role))))
     assert given["state"].startswith("/state/")
     files = {key: str(value) for key, value in given.items() if str(value).startswith("/secrets/")}
-    assert len(files) == (3 if role == "server" else 2)
+    assert len(files) == (3 if role == "server" else 0)
+
+
+def test_a_kit_is_copied_once_and_again_when_the_secret_has_another(tmp_path):
+    """The kit in the volume has tokens that were renewed: a pod that starts again must keep it."""
+    (script,) = re.findall(r"- >-\n((?: {14}.*\n)+)", POD)
+    script = script.replace("/secrets", f"{tmp_path}/secrets").replace("/state", f"{tmp_path}/state")
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "state").mkdir()
+    given, used = tmp_path / "secrets/site.kit", tmp_path / "state/site.kit"
+    assert str(parse(list(map(str, command_line("site"))))["kit"]) == "/state/site.kit"
+
+    def start() -> str:
+        subprocess.run(["sh", "-c", " ".join(script.split())], check=True)
+        return used.read_text()
+
+    given.write_text("first")
+    assert start() == "first"
+    assert used.stat().st_mode & 0o777 == 0o600
+    used.write_text("renewed")
+    assert start() == "renewed"
+    given.write_text("second")
+    assert start() == "second"
 
 
 def test_the_example_of_a_recipe_is_one(tmp_path):

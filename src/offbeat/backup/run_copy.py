@@ -31,6 +31,7 @@ from offbeat.backup.manifest import (
 )
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.audit import Head
+from offbeat.net.server.kept_updates import KEPT, NEWEST
 from offbeat.runs.checksums import has_table, read_table, seal
 from offbeat.runs.damage import damage, reading
 from offbeat.runs.database import open_database
@@ -165,18 +166,18 @@ def _copy_database(source: sqlite3.Connection, target: Path) -> None:
 
 def _copy_updates(directory: Path, target: Path, source: sqlite3.Connection) -> None:
     """Copy the ranges of `updates.log` that the database names, to where they are."""
-    if not has_table(source, "updates"):
-        return
-    path = directory / UPDATES
-    with reading(path):
-        found = source.execute("SELECT begin, bytes FROM updates WHERE tensors IS NULL ORDER BY begin")
-        ranges = convert(found.fetchall(), list[tuple[int, int]])
+    path, ranges = directory / UPDATES, list[tuple[int, int]]()
+    for table in (NEWEST, KEPT):
+        if has_table(source, table):
+            with reading(path):
+                found = source.execute(f"SELECT begin, bytes FROM {table} WHERE tensors IS NULL")
+                ranges += convert(found.fetchall(), list[tuple[int, int]])
     if not ranges:
         return
     with ExitStack() as opened:
         file = _opened(path, opened)
         copy = opened.enter_context(make_new(target / UPDATES))
-        for begin, size in ranges:
+        for begin, size in sorted(ranges):
             if begin < 0 or size < 0:
                 raise damage(path, "does not have what run.db says")
             file.seek(begin)

@@ -2,11 +2,11 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from offbeat.cli.console import out, print_json
+from offbeat.cli.check_results import show_results
 from offbeat.cli.join import make_policy
 from offbeat.cli.options import (
     AsJson,
@@ -19,9 +19,6 @@ from offbeat.cli.options import (
 )
 from offbeat.cli.site_access import Access, Address, KitOption
 from offbeat.core.extras import requires_extra
-
-if TYPE_CHECKING:
-    from offbeat.net.check import CheckResult
 
 
 def check(
@@ -41,9 +38,9 @@ def check(
     insecure_plaintext: InsecurePlaintext = False,
     as_json: AsJson = False,
 ) -> None:
-    """Test a site's set-up without taking part: address, proxy, TLS, token, clock, disk, data, policy."""
+    """Test a site's set-up without taking part: address, TLS, token, clock, throughput, disk, data."""
     with requires_extra("net"):
-        from offbeat.net.check import check_access, check_disk, check_loading, check_way
+        from offbeat.net.check import check_access, check_disk, check_loading, check_throughput, check_way
         from offbeat.net.proxy import proxy_for
 
     access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
@@ -51,15 +48,15 @@ def check(
     results = list(check_way(access.place, credentials, way))
     if all(result.passed for result in results):
         results += asyncio.run(check_access(access.place, credentials, way))
+    if all(result.passed for result in results):
+        results.append(asyncio.run(check_throughput(access.place, credentials, way)))
     if state is not None:
         results.append(check_disk(state))
     if data is not None:
         results.append(check_loading("data", lambda: _samples(data)))
     if policy is not None:
         results.append(check_loading("policy", lambda: _policy(policy)))
-    _show(results, as_json)
-    if not all(result.passed for result in results):
-        raise typer.Exit(1)
+    show_results(results, as_json=as_json)
 
 
 def _samples(data: str) -> str:
@@ -71,13 +68,3 @@ def _samples(data: str) -> str:
 def _policy(file: Path) -> str:
     make_policy(file, None)
     return f"{file} is a policy"
-
-
-def _show(results: "list[CheckResult]", as_json: bool) -> None:
-    if as_json:
-        print_json(results)
-        return
-    width = max(len(result.name) for result in results)
-    for result in results:
-        line = f"{'PASS' if result.passed else 'FAIL'}  {result.name:{width}}  {result.text}"
-        out.print(line, markup=False, soft_wrap=True)

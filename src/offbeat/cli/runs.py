@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.console import err, out
-from offbeat.cli.options import Baseline, Directories, Directory, MetricName, Tables, Target, choose_goal
+from offbeat.cli.console import err, out, print_json
+from offbeat.cli.options import (
+    AsJson,
+    Baseline,
+    Directories,
+    Directory,
+    MetricName,
+    Tables,
+    Target,
+    choose_goal,
+)
 from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
 
 if TYPE_CHECKING:
     from offbeat.report.static import Form
@@ -90,19 +100,50 @@ def journal(
             print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
 
 
-def replay(directory: Directory, allow: AllowOption = None) -> None:
+def replay(
+    directory: Directory,
+    without: Annotated[
+        str | None,
+        typer.Option(metavar="SITE", help="repeat a deployed run with the updates of all other sites"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="with --without: file for the model, .safetensors"
+        ),
+    ] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="with --without: DATASET, module:function or none; default: the recipe's"
+        ),
+    ] = None,
+    allow: AllowOption = None,
+    as_json: AsJson = False,
+) -> None:
     """Feed a run's events to a fresh state machine and check that it gives the recorded commands."""
-    from offbeat.recipes.build import recorded_algorithm
     from offbeat.runs.record import read_run
+
+    record, allowed = read_run(directory), allowed_names(allow, [directory])
+    if without is not None:
+        with requires_extra("net"):
+            from offbeat.cli.without_site import replay_without_site
+        replay_without_site(record, without, output, test, allowed, as_json=as_json)
+        return
+    if output is not None or test is not None:
+        option = "--output" if output is not None else "--test"
+        raise UsageError(f"{option} needs --without SITE: a replay alone makes no model")
+    from offbeat.recipes.build import recorded_algorithm
     from offbeat.sim.replay import replay as replay_run
 
-    record = read_run(directory)
-    algorithm = recorded_algorithm(record, allowed_names(allow, [directory]))
-    result = replay_run(record, algorithm)
+    result = replay_run(record, recorded_algorithm(record, allowed))
+    if as_json:
+        print_json(result)
+    elif result.difference is None:
+        out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
     if result.difference is not None:
         err.print(f"offbeat: the replay differs at {result.difference}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
-    out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
 
 
 def _finite(value: Any) -> Any:

@@ -45,7 +45,8 @@ GROUPS = {
 SECTIONS = {
     "Run": (
         "recipe", "state", "mirror", "test", "initial", "sets", "scales", "seed", "callbacks", "allow",
-        "server.rollback", "server.share_model", "server.mirror_required",
+        "server.rollback", "server.share_model", "server.keep_updates",
+        "server.mirror_required",
     ),
     "Sites": (
         "listen", "sites", "server.lease", "server.task_timeout", "server.evaluation_timeout",
@@ -57,6 +58,7 @@ SECTIONS = {
     ),
     "Watching": ("dashboard", "dashboard_unencrypted"),
     "Logging": ("log", "log_level"),
+    "Testing": ("check", "as_json"),
 }  # fmt: skip
 REMOVED = {
     "--lease": "--set server.lease=60",
@@ -124,6 +126,10 @@ def serve(
     allow: AllowOption = None,
     log: options.Log = "auto",
     log_level: options.LogLevel = "info",
+    check: Annotated[
+        bool, typer.Option("--check", help="test the server's set-up, and end without opening it")
+    ] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Serve a recipe's run to sites; the same directory continues the run.
 
@@ -139,6 +145,7 @@ def serve(
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
     from offbeat.callbacks.registry import make_callbacks
+    from offbeat.cli.check_server import check_set_up
     from offbeat.recipes.build import make_algorithm, make_experiment, make_server_learner
     from offbeat.recipes.load import load_recipe, own_recipe
     from offbeat.recipes.metrics import check_metrics
@@ -161,6 +168,13 @@ def serve(
     credentials = with_own(credentials, state, listen)
     own = OwnAuthority(state)
     keeps_own = credentials.certificate == own.certificate
+    if check:
+        check_set_up(
+            loaded, state, listen, dashboard, credentials, server_options, test, allowed, as_json=as_json
+        )
+        return
+    if as_json:
+        raise UsageError("--json needs --check: a server's log has JSON with --log json")
     if keeps_own:
         renew_certificate(own)
     credentials.check(listen)

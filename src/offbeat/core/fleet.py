@@ -131,6 +131,8 @@ class Fleet:
                 column.extend([absent] * missing)
         self._samples[client] = samples
         self._epoch[client] = steps_per_epoch
+        # A client that comes back may have other data, of which it tells less.
+        self._labels.pop(client, None)
         if labels is not None:
             self._labels[client] = labels
         self.size += 1

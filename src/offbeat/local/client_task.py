@@ -191,7 +191,7 @@ class ClientTask:
         if not self.done:
             self.seed_layers()
         nothing = object()
-        items: Iterator[Any] = count(self.done) if batches is None else _again(batches)
+        items: Iterator[Any] = count(self.done) if batches is None else again(batches)
         while self.done < self.assigned and not self._stops():
             batch: Any = next(items, nothing)
             if batch is nothing:
@@ -419,7 +419,7 @@ class ClientTask:
         raise UsageError(f"task {self.number} {why}")
 
 
-def _again(batches: Iterable[T]) -> Iterator[T]:
+def again(batches: Iterable[T]) -> Iterator[T]:
     """Items of a collection, again from its start where it ends; an iterator's end is the end."""
     done = -1
     while done:

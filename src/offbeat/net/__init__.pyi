@@ -5,6 +5,7 @@ from offbeat.net.auth.credentials import (
 from offbeat.net.auth.tokens import DASHBOARD as DASHBOARD, Tokens as Tokens, make_token as make_token
 from offbeat.net.secure.helping import help_run as help_run
 from offbeat.net.client.connector import connector as connector
+from offbeat.net.client.kit_connector import kit_connector as kit_connector
 from offbeat.net.client.join import join as join
 from offbeat.net.client.policy import SitePolicy as SitePolicy
 from offbeat.net.grpc.client import connect as connect

@@ -12,6 +12,7 @@ from offbeat.net.address import is_local
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.grpc.client import greeting, token_ends
 from offbeat.net.grpc.protocol import TIME_KEY
+from offbeat.net.grpc.throughput import measure
 from offbeat.net.probe import STEPS, UnreachableError, probe
 from offbeat.net.proxy import Proxy
 from offbeat.net.transport import ChannelClosedError
@@ -23,6 +24,9 @@ MOST_SKEW = 60.0
 """Seconds by which the clocks of a site and its server may differ."""
 LEAST_FREE = 1 << 30
 """Bytes that should be free for a site's state."""
+
+LEAST_THROUGHPUT = 1e5
+"""Bytes per second that a site should have in both directions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,29 @@ async def check_access(
         fine = abs(skew) <= MOST_SKEW
         found.append(CheckResult("clock", fine, text if fine else f"{text}: set it, by NTP for example"))
     return found
+
+
+async def check_throughput(
+    address: str, credentials: SiteCredentials, proxy: Proxy | None = None
+) -> CheckResult:
+    """Send a few megabytes to a server that takes the site's credential, and get as many."""
+    try:
+        found = await measure(address, credentials, Limits(), proxy)
+    except ChannelClosedError as error:
+        return CheckResult("throughput", False, str(error))
+    if found is None:
+        return CheckResult(
+            "throughput", True, "not measured: this server is of a version that does not offer it"
+        )
+    slowest = min(found.up, found.down)
+    text = (
+        f"{found.up / 1e6:.2f} MB/s to the server, {found.down / 1e6:.2f} MB/s from it: 100 MB take "
+        f"{1e8 / found.up:.0f} s and {1e8 / found.down:.0f} s"
+    )
+    if slowest < LEAST_THROUGHPUT:
+        hint = "ask the network's operator, or train with a codec, which makes updates smaller"
+        return CheckResult("throughput", False, f"{text}: {hint}")
+    return CheckResult("throughput", True, text)
 
 
 def check_way(

@@ -123,6 +123,12 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         ),
         "norm_bound cannot be used with privacy: clip bounds the norm",
     ),
+    "KEEP_UPDATES": (
+        lambda: opened(
+            ob.Privacy(clip=0.5, noise=ob.Noise(multiplier=4)), terms_of(keep_updates=True)
+        ),
+        "keep_updates cannot be used with privacy: without one of its updates a release would tell of it",
+    ),
     "COARSE_GRID": (
         lambda: plan(10**10, most=64, weight_bits=4).grid,
         "clip = 0.5 is 22 grid steps a coordinate with most = 64, weight_bits = 4; "

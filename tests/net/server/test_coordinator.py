@@ -353,9 +353,29 @@ def test_other_data_is_another_site_under_the_same_name() -> None:
     c.take()
     c.receive(1.0, "a", msgspec.structs.replace(HELLO, samples=31, holds=0, run="r1"))
     outcome = c.take()
-    assert [row.name for row in outcome.rows] == ["left", "joined"]
+    assert [row.name for row in outcome.rows] == ["left", "joined", "train"]
     assert outcome.rows[1].client == 0
     assert c.server.fleet.samples(0) == 31
+
+
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("other", [{"samples": 31}, {"steps_per_epoch": 5}, {"labels": (10, 20)}])
+def test_an_update_of_other_data_is_not_taken(away: bool, other: dict[str, Any]) -> None:
+    """It would weigh as many samples as the site has now."""
+    c = coordinator(lease=10.0)
+    c.receive(0.0, "a", HELLO)
+    if away:
+        ticks(c, 0.0, 10.0)
+    c.take()
+    c.receive(11.0, "a", msgspec.structs.replace(HELLO, holds=0, run="r1", **other))
+    registered, cancel, assign = (m for _, m in c.take().messages)
+    assert isinstance(registered, Registered)
+    assert cancel == TaskCancel(0, "its update is of other data than those that the site has now")
+    assert isinstance(assign, TaskAssignment)
+    c.receive(12.0, "a", result(0))
+    assert kinds(said(c)) == ["UpdateAck"]
+    c.receive(13.0, "a", result(assign.task))
+    assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "lost": 1}
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ class Refusal(StrEnum):
     FLOWER = "offbeat flower: privacy is not available there"
     NO_HELPERS = "secure needs helpers in a deployed run: name 2 to 9 of them (privacy.secure.helpers)"
     NORM_BOUND = "norm_bound cannot be used with privacy: clip bounds the norm"
+    KEEP_UPDATES = (
+        "keep_updates cannot be used with privacy: without one of its updates a release would tell of it"
+    )
     COARSE_GRID = (
         "clip = {clip:g} is {steps:.0f} grid steps a coordinate with most = {most}, weight_bits = {bits}; "
         "at least {needed} are needed: lower most or weight_bits"

@@ -68,3 +68,17 @@ class KitConnector:
 
     def _credentials(self, kit: Kit) -> SiteCredentials:
         return replace(kit.credentials(self._certificate, self._key), renews=self._file.writable)
+
+
+def kit_connector(kit: str | Path, address: str | None = None, proxy: str | None = None) -> KitConnector:
+    """What connects a site with its kit, for `join` and `offbeat.client`.
+
+    Args:
+        kit: The kit's file.
+        address: "HOST:PORT" in place of the kit's. None means the kit's.
+        proxy: URL of the HTTP proxy on the way, or "env". None means none.
+
+    Raises:
+        UsageError: The kit cannot be used, or the proxy.
+    """
+    return KitConnector(KitFile(Path(kit)), address, proxy=proxy)

@@ -63,7 +63,7 @@ async def _admitted(
     address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None
 ) -> tuple[Call, aio.Channel, dict[str, str]]:
     """A call that the server has accepted, its channel, and the server's metadata."""
-    channel = _channel(address, credentials, limits, proxy)
+    channel = open_channel(address, credentials, limits, proxy)
     call: Call = channel.stream_stream(PATH)(metadata=(*credentials.metadata(), *METADATA))
     async with AsyncExitStack() as on_failure:
         on_failure.push_async_callback(channel.close)
@@ -73,9 +73,9 @@ async def _admitted(
         except TimeoutError:
             raise ChannelClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
         except aio.AioRpcError:
-            raise await _broken(call) from None
+            raise await broken(call) from None
         if not set(ADMITTED) <= set(metadata):
-            raise await _broken(call)
+            raise await broken(call)
         told = {key: value for key, value in metadata if isinstance(value, str)}
         theirs = told.get(VERSION_KEY)
         if theirs is not None and (why := refusal(theirs, __version__)) is not None:
@@ -89,7 +89,7 @@ class GrpcClientChannel:
 
     def __init__(self, call: Call, channel: aio.Channel, name: str, limits: Limits) -> None:
         self._call, self._channel, self._drain = call, channel, limits.drain
-        stream = GrpcStream(call, lambda _: _broken(call))
+        stream = GrpcStream(call, lambda _: broken(call))
         self._connection: Connection[FromSite, FromServer] = Connection(
             name, stream, MessageReader("server", limits), limits, MemoryBudget(limits.memory)
         )
@@ -122,7 +122,7 @@ def _warn_of_expiry(told: Mapping[str, str]) -> None:
         )
 
 
-def _channel(
+def open_channel(
     address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
 ) -> aio.Channel:
     """A channel to the server, which connects at its first call.
@@ -153,7 +153,7 @@ def _channel(
     return aio.secure_channel(address, tls, options=options)
 
 
-async def _broken(call: Call) -> ChannelClosedError:
+async def broken(call: Call) -> ChannelClosedError:
     """The error of a call that is over; its status may wait for messages that are never read."""
     try:
         async with asyncio.timeout(1.0):

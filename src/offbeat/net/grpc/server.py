@@ -44,6 +44,7 @@ from offbeat.net.grpc.protocol import (
     channel_options,
 )
 from offbeat.net.grpc.stream import Context, GrpcStream
+from offbeat.net.grpc.throughput import THROUGHPUT, ThroughputService
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
 from offbeat.net.token_renewal import RenewingServerChannel
@@ -101,6 +102,7 @@ class GrpcListener:
         self._logins = FailedLogins()
         self._connections: dict[str, RunningConnection] = {}
         self._refusals = RefusalLog()
+        self._throughput = ThroughputService()
         self._server: aio.Server | None = None
         # As many connections again as sites may have, for peers without a credential yet.
         most = min(2 * limits.connections, descriptors.for_sites())
@@ -136,7 +138,7 @@ class GrpcListener:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
         check_free(address)
         server = aio.server(options=_server_options(self._limits, self._door.most))
-        server.add_generic_rpc_handlers((_Methods(self._connect), Health()))
+        server.add_generic_rpc_handlers((_Methods(self._connect, self._measure), Health()))
         event = {"action": "config.reload", "files": "the server's certificate and key"}
         tls = server_tls(credentials, lambda: self._audit.record(OPERATOR, event))
         path = socket_path(address)
@@ -175,6 +177,19 @@ class GrpcListener:
                 site, ending = await self._serve(context)
             finally:
                 self._open -= 1
+        self._end(context, site, ending)
+
+    async def _measure(self, _requests: Any, context: Context) -> None:
+        """Measure the throughput of a site that shows its credential."""
+        verified, _, ending = self._login(context)
+        if verified is not None:
+            with self._door.admitted(context.peer()):
+                ending = await self._throughput.serve(context, verified.site)
+        if ending.kind:
+            self._end(context, None if verified is None else verified.site, ending)
+
+    def _end(self, context: Context, site: str | None, ending: CloseReason) -> None:
+        """End a call, of a site if it has proved its name; note why it is refused."""
         if ending.kind:
             self._refusals.add(ending.kind, context.peer(), ending.reason, site)
             event = {"action": "login" if site is None else "site.refuse", "kind": ending.kind}
@@ -182,18 +197,25 @@ class GrpcListener:
             self._audit.record_repeated(actor, {**event, "reason": ending.reason}, "failed")
         _finish(context, _status(ending), ending.reason)
 
-    async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
-        """Serve a connection to its end; returns the site's name, if it has proved one, and the reason."""
+    def _login(self, context: Context) -> tuple[VerifiedIdentity | None, Mapping[str, str], CloseReason]:
+        """Who calls, by the credential that is shown, and the call's metadata; or why it is refused."""
         host = self._host(context)
         if (waits := self._logins.refusal(host)) is not None:
-            return None, CloseReason(waits, "logins")
+            return None, {}, CloseReason(waits, "logins")
         try:
             metadata = _metadata(context)
             verified = self._authenticator.admit(metadata, _identity(context))
         except ProtocolError as error:
             self._logins.failed(host)
-            return None, CloseReason(str(error), error.kind)
+            return None, {}, CloseReason(str(error), error.kind)
         self._logins.succeeded(host)
+        return verified, metadata, CloseReason("")
+
+    async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
+        """Serve a connection to its end; returns the site's name, if it has proved one, and the reason."""
+        verified, metadata, refused = self._login(context)
+        if verified is None:
+            return None, refused
         if verified.token.unused:
             await asyncio.to_thread(verified.token.use)
         site, most = verified.site, self._limits.of_a_site
@@ -294,16 +316,19 @@ class GrpcListener:
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """The one method of the service; the other versions of the protocol get a reason."""
+    """The method of the service, and that of its throughput; other versions of the protocol get a reason."""
 
-    def __init__(self, connect: Any) -> None:
+    def __init__(self, connect: Any, measure: Any) -> None:
         self._connect: Any = grpc.stream_stream_rpc_method_handler(connect)
+        self._measure: Any = grpc.stream_stream_rpc_method_handler(measure)
         self._refuse: Any = grpc.stream_stream_rpc_method_handler(_refuse_version)
 
     def service(self, call: grpc.HandlerCallDetails) -> Any:
         """The handler of a call; None if there is no such method."""
         if call.method == PATH:
             return self._connect
+        if call.method == THROUGHPUT:
+            return self._measure
         return self._refuse if call.method.startswith("/offbeat.") else None
 
 

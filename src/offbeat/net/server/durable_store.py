@@ -24,19 +24,20 @@ from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.guard import GUARD_RULE
 from offbeat.core.journal import Row
-from offbeat.core.learner import DAMAGED, LocalResult
+from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
 from offbeat.net.audit import INSERT, SERVER, TABLE, AuditLog
 from offbeat.net.audit_record import open_audit
 from offbeat.net.monitor.snapshot import MirrorView
-from offbeat.net.server import recovery_snapshot
+from offbeat.net.server import kept_updates, recovery_snapshot
 from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.large_updates import UPDATES, read_update
+from offbeat.net.server.kept_updates import Stored, StoredUpdates, no_update, read_stored, recorded_update
+from offbeat.net.server.large_updates import UPDATES
 from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
@@ -44,7 +45,7 @@ from offbeat.runs.best import BestModel
 from offbeat.runs.checksums import Key
 from offbeat.runs.damage import damage
 from offbeat.runs.extension import limits_meta
-from offbeat.runs.files import make_directory, pack_tensors, unpack_tensors
+from offbeat.runs.files import make_directory, pack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
 from offbeat.runs.schema import DATABASE, Metric
@@ -59,10 +60,9 @@ MOST_SMALL = 2**25
 MOST_ROWS = 10_000  # journal rows between two checkpoints
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
-    "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)",
+    *kept_updates.TABLES,
     recovery_snapshot.TABLE,
 )
-_FORGET_UPDATES: Statement = ("DELETE FROM updates", [()])
 
 
 class DurableStore:
@@ -97,6 +97,7 @@ class DurableStore:
         self.audit = audit or AuditLog()
         self._pause = self._least_pause = pause
         self._logged = self._small = self._rows = 0
+        self._keep = coordinator.options.keep_updates
         self._snapshots = RecoverySnapshots(coordinator)
         self._saved = time.monotonic()
         self.mirror: Mirror = mirror or NoMirror()
@@ -118,7 +119,7 @@ class DurableStore:
             store.flush({}, [*tables, not_mirrored], {"meta": [MIRROR, MIRROR_OF]})
             begun = "run.start" if meta is not None else "run.resume"
             open_audit(self.audit, read_run(directory), coordinator.info.run, begun)
-            self._files = StateFiles(store, coordinator.tensors.release)
+            self._files = StateFiles(store, coordinator.tensors.release, keep=self._keep)
             on_error.callback(self._files.close)
             coordinator.driver.seeds.recorded = self._files.secrets.read()
             coordinator.helpers.remember(self._files.secrets.read_sums())
@@ -243,7 +244,8 @@ class DurableStore:
 
     def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
-        others = [_FORGET_UPDATES, (INSERT, self.audit.take()), self._snapshots.statement()]
+        forget = kept_updates.at_checkpoint(self._keep)
+        others = [*forget, (INSERT, self.audit.take()), self._snapshots.statement()]
         self._on_both(lambda files: files.checkpoint(coordinator.tensors, coordinator.now, others))
         self.audit.written()
         coordinator.driver.seeds.recorded = {}
@@ -258,7 +260,8 @@ class DurableStore:
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
         last = coordinator.helpers.if_it_may_go_on(coordinator.tensors)
         self.audit.finish()
-        others = [_FORGET_UPDATES, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
+        forget = kept_updates.at_checkpoint(self._keep)
+        others = [*forget, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
         now = coordinator.now
         self._on_both(lambda files: files.finish(model, now, reason, summary, others, last))
         self.audit.written()
@@ -334,7 +337,11 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
         since = checkpoint.journal - 1 if restored else None
         rollbacks = [row for row in record.rows("event", after=since) if row.name == "rolled_back"]
         good = _judge_again(evaluations, rollbacks, coordinator)
-    load = partial(_recorded_update, record, _stored_updates(record), without)
+    stored = _updates_since_checkpoint(record)
+
+    def load(event: Arrived) -> LocalResult:
+        return recorded_update(record, stored.pop(event.task, None), without, event)
+
     coordinator.replay(rows, load, load_version, good)
     for metric in evaluations:
         coordinator.replay_evaluation(metric)
@@ -395,11 +402,11 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
     checkpoint = record.checkpoint()
     after = record.rows("event", after=checkpoint.journal - 1) if checkpoint is not None else ()
     missing = {row.task for row in after if row.name == "arrived"}
-    for task, data, begin, size in record.select("SELECT task, tensors, begin, bytes FROM updates"):
+    for task, stored in StoredUpdates(record):
         missing.discard(task)
-        path = record.path / (DATABASE if data is not None else UPDATES)
+        path = record.path / (DATABASE if stored[0] is not None else UPDATES)
         try:
-            saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+            saved = read_stored(record, stored)
             if int(saved["task"]) != task:
                 raise ValueError(f"it is the one of task {int(saved['task'])}")
         except DamageError as error:
@@ -411,41 +418,13 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
             )  # fmt: skip
             yield str(what)
     for task in sorted(task for task in missing if task is not None):
-        yield str(_no_update(record, task))
+        yield str(no_update(record, task))
 
 
-Stored = tuple[Any, Any, Any]
-"""An update's tensors if it is small, else where the file has them and how many bytes."""
-
-
-def _stored_updates(record: RunRecord) -> dict[TaskId, Stored]:
+def _updates_since_checkpoint(record: RunRecord) -> dict[TaskId, Stored]:
     """The updates since the checkpoint by task. Those with their tensors are at most `MOST_SMALL` bytes."""
-    found = record.select("SELECT task, tensors, begin, bytes FROM updates")
+    found = record.select(f"SELECT task, tensors, begin, bytes FROM {NEWEST}")
     return {task: (data, begin, size) for task, data, begin, size in found}
-
-
-def _recorded_update(
-    record: RunRecord,
-    stored: dict[TaskId, Stored],
-    on_damage: Callable[[TaskId, Exception], None],
-    event: Arrived,
-) -> LocalResult:
-    """The update that arrived, from the database if it was small, else from the file."""
-    if (found := stored.pop(event.task, None)) is not None:
-        data, begin, size = found
-        try:
-            saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
-        except (SafetensorError, ValueError) as error:
-            on_damage(event.task, error)
-            return DAMAGED
-        if int(saved["task"]) == event.task:
-            lr, shared = float(saved["lr"][0]), saved.get("shared")
-            return LocalResult(saved["delta"], saved["integers"], event.metrics, lr, shared)
-    raise _no_update(record, event.task)
-
-
-def _no_update(record: RunRecord, task: TaskId) -> DamageError:
-    return damage(record.path / DATABASE, f"has no update of task {task}")
 
 
 def _register(sites: Iterable[SiteRow]) -> list[Statement]:

@@ -63,6 +63,7 @@ _CANCELLED: Mapping[TaskStatus | None, str] = {
     TaskStatus.LOST: "it was given up, as the site was away for longer than its lease",
 }
 """Why a site must cancel the task it holds, by what has become of it."""
+_OTHER_DATA = "its update is of other data than those that the site has now"
 
 
 class RunInfo(Struct, frozen=True):
@@ -204,7 +205,7 @@ class MessageHandler:
             return
         site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
         epoch = register.steps_per_epoch or steps_per_epoch(register.samples, info.batch_size, info.drop_last)
-        data = (register.samples, epoch, register.labels)
+        changed = bool(site.samples) and site.data != (register.samples, epoch, register.labels)
         if driver.is_spent(site):
             assert driver.engine.ledger is not None
             driver.refuse(site, driver.engine.ledger.left_reason)
@@ -218,16 +219,21 @@ class MessageHandler:
             return
         site.connected, site.last_seen, site.held_out = True, now, register.held_out
         self._tell_registered(site)
-        if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
+        if changed:
+            told = f"{register.samples} samples, before {site.samples}"
+            log.info("a site has other data", extra={"site": name, "reason": told})
+        if changed and site.present:
             driver.apply(now, Left(site.client, reason="came back with other data"))
             self.breaker.record_failure(now, name)
             if self._is_blocked(now, site):
                 return
-        take_part = partial(self._take_part, now, site, register, epoch)
+        take_part = partial(self._take_part, now, site, register, epoch, changed=changed)
         release_waits = partial(driver.disconnect, site, "sites are not heard while a release waits")
         driver.helpers.unless_waiting(take_part, release_waits)
 
-    def _take_part(self, now: float, site: SiteRecord, register: Register, epoch: int) -> None:
+    def _take_part(
+        self, now: float, site: SiteRecord, register: Register, epoch: int, *, changed: bool
+    ) -> None:
         """Have a registered site join, or go on where it was.
 
         Args:
@@ -235,12 +241,13 @@ class MessageHandler:
             site: The site.
             register: Its message.
             epoch: Local steps of its epoch.
+            changed: Whether it has other data than before.
         """
         info, driver = self._info, self._driver
-        self._resolve_held(site, register)
+        self._resolve_held(site, register, changed=changed)
         holds, came_back = register.holds if register.run == info.run else None, site.present
         if not came_back and driver.ending is None:
-            holds = holds if self._can_bring_back(site, holds) else None
+            holds = holds if not changed and self._can_bring_back(site, holds) else None
             labels = site.labels = register.labels
             driver.effects.sites[site.name] = SiteRow(site.name, site.client, register.samples, labels)
             told = labels if self._labels_needed else None
@@ -294,8 +301,8 @@ class MessageHandler:
         lost = self._server.lost.get(site.client)
         return lost is not None and lost.id == task and lost.id in self._registry.gone
 
-    def _resolve_held(self, site: SiteRecord, register: Register) -> None:
-        """Tell a site the end of the task it holds, if that is over."""
+    def _resolve_held(self, site: SiteRecord, register: Register, *, changed: bool) -> None:
+        """Tell a site the end of the task it holds, if that is over, or was trained on other data."""
         task = register.holds
         if task is None:
             return
@@ -304,8 +311,12 @@ class MessageHandler:
             self._send(site.name, TaskCancel(task, f"it is of another run, {register.run!r}"))
         elif status is TaskStatus.ARRIVED:
             self._send(site.name, UpdateAck(task, accepted=True))
-        elif status is not TaskStatus.RUNNING and not self._can_bring_back(site, task):
+        elif status is TaskStatus.RUNNING:
+            return
+        elif not self._can_bring_back(site, task):
             self._send(site.name, TaskCancel(task, _CANCELLED[status]))
+        elif changed:
+            self._send(site.name, TaskCancel(task, _OTHER_DATA))
 
     def _resend(self, site: SiteRecord, holds: TaskId | None) -> None:
         """Send a site that is back what it may have missed about its task."""

@@ -144,7 +144,7 @@ class DirectoryMirror:
             store.flush({}, [("DELETE FROM meta WHERE key = ?", [(MIRROR,)])], {"meta": [MIRROR]})
             if files.store.best is not None:
                 store.best = files.store.best.beside(self.directory)
-            opened = StateFiles(store, release, mirrors=files.directory)
+            opened = StateFiles(store, release, mirrors=files.directory, keep=files.keep)
         except BaseException:
             store.close()
             raise

@@ -103,7 +103,7 @@ def open_run(
         _check_releases(plan, options, found)
     spec = make_run_spec(replace(experiment, privacy=plan.privacy if plan is not None else None))
     if found is not None:
-        _check_same(found, spec)
+        check_same(found, spec)
         experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, found))
         if found.status == "finished" and not goes_on(found, experiment.until):
             delete_secrets(directory)  # of a server that died just then
@@ -161,6 +161,8 @@ def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOpti
         raise Refusal.NO_HELPERS.error()
     if options.norm_bound is not None:
         raise Refusal.NORM_BOUND.error()
+    if options.keep_updates:
+        raise Refusal.KEEP_UPDATES.error()
     if (every := experiment.evaluate).at_clients:
         raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {every.at!r}")
 
@@ -232,8 +234,13 @@ def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
     return algorithm
 
 
-def _check_same(record: RunRecord, spec: RunSpec) -> None:
-    """Is this the run that the directory holds, and if it has not ended, can this version go on with it?"""
+def check_same(record: RunRecord, spec: RunSpec) -> None:
+    """Check that a directory holds this run, and that this version can go on with it if it has not ended.
+
+    Raises:
+        UsageError: It holds a simulated run.
+        RunError: It holds another run, or one that an earlier version began.
+    """
     if "plan" not in record.meta:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
     begun = record.meta["format"]

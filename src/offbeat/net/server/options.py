@@ -43,6 +43,9 @@ class ServerOptions:
             agree on, not for a site's option.
         mirror_required: Whether the run stops where its mirror fails. Otherwise it goes on without the
             mirror, which is an alarm, and makes it anew as soon as its disk can be written again.
+        keep_updates: Whether the state directory keeps every update from the beginning on, in place of those
+            since the last checkpoint: a model without a site's updates can then be made of the others'. Once
+            the run is served without it, they are deleted.
         unmasking: How long a release with secure aggregation waits for its helpers.
         helpers: Names of the helpers of a new committee, in place of the one that the run has: updates
             masked for that one are dropped. None means that the committee stays as it is.
@@ -59,6 +62,7 @@ class ServerOptions:
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
     share_model: ModelChoice | None = None
     mirror_required: bool = False
+    keep_updates: bool = False
     unmasking: UnmaskingTimes = UnmaskingTimes()
     helpers: Helpers | None = None
 

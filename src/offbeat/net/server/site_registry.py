@@ -58,6 +58,11 @@ class SiteRecord(Struct):
     updates: int = 0
     tasks: dict[TaskId, TaskStatus] = field(default_factory=dict)
 
+    @property
+    def data(self) -> tuple[int, int, tuple[int, ...] | None]:
+        """What the site has told of its data: samples, steps of an epoch, samples of each class."""
+        return self.samples, self.steps_per_epoch, self.labels
+
 
 class TaskRecord(Struct):
     """A task in training, or lost with its site: its command, and what has been said about it since."""

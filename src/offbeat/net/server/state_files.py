@@ -18,6 +18,7 @@ from offbeat.core.journal import Row
 from offbeat.core.model import Model, Tensors
 from offbeat.core.release import Release
 from offbeat.net.secure.release_seeds import ReleaseSeed, ReleaseSum, open_secrets
+from offbeat.net.server.kept_updates import NEWEST
 from offbeat.net.server.large_updates import UpdateLog
 from offbeat.runs.checksums import Key
 from offbeat.runs.client_states import ClientStates
@@ -60,19 +61,24 @@ class StateFiles:
         store: The run's database and checkpoints.
         release: How the versions of its run are made.
         mirrors: The directory of which this one is a mirror. None means that it is none.
+        keep: Whether the updates that are in the model of a checkpoint are kept.
 
     Attributes:
         store: The database and the checkpoints.
         directory: The directory.
         secrets: Seeds and sums of releases.
+        keep: As given.
 
     Raises:
         UsageError: The files cannot be written.
         RunError: They are damaged.
     """
 
-    def __init__(self, store: RunStore, release: Release, mirrors: Path | None = None) -> None:
+    def __init__(
+        self, store: RunStore, release: Release, mirrors: Path | None = None, keep: bool = False
+    ) -> None:
         self.store, self.directory, self.mirrors = store, store.directory, mirrors
+        self.keep = keep
         with ExitStack() as on_error:
             try:
                 self._log = UpdateLog(self.directory)
@@ -91,7 +97,7 @@ class StateFiles:
             self.store.write_version(version, model)
         self.secrets.add(commit.seeds, commit.sums)
         logged: Statement = (
-            "INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", self._write_updates(commit.updates)
+            f"INSERT OR REPLACE INTO {NEWEST} VALUES (?, ?, ?, ?)", self._write_updates(commit.updates)
         )  # fmt: skip
         for row in commit.rows:
             self.store.row(row)
@@ -125,7 +131,8 @@ class StateFiles:
         """Write the tensors as they are now; forget what is not needed any more. Raises `RunError`."""
         self.store.checkpoint(tensors, ClientStates(self.directory), duration, statements)
         self.secrets.forget()
-        self._log.clear()  # now that nothing in it is named
+        if not self.keep:
+            self._log.clear()  # now that nothing in it is named
 
     def finish(
         self,
@@ -139,7 +146,8 @@ class StateFiles:
         """End the run, as `RunStore.finish` does. Raises `RunError`."""
         kept = None if last is None else (last, ClientStates(self.directory))
         self.store.finish(model, duration, reason, summary, statements, kept)
-        self._log.delete()
+        if not self.keep:
+            self._log.delete()
         self.secrets.delete()
 
     def abandon(self, status: str) -> None:

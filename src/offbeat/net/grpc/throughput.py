@@ -1,0 +1,137 @@
+"""How fast bytes go to a server and back: a method beside the run's, for `offbeat check`.
+
+A site with a credential sends some megabytes, hears that they have come, and gets as many. The server takes
+one such call at a time, and one of a site in a while, so a run goes on beside it.
+"""
+
+import asyncio
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+
+import grpc
+
+from offbeat.net.auth.credentials import SiteCredentials
+from offbeat.net.grpc.client import broken, open_channel
+from offbeat.net.grpc.protocol import ADMITTED, VERSION
+from offbeat.net.grpc.stream import BROKEN, Call, Context
+from offbeat.net.proxy import Proxy
+from offbeat.net.transport import ChannelClosedError
+from offbeat.net.versions import METADATA
+from offbeat.net.wire.connection import CloseReason
+from offbeat.net.wire.limits import Limits
+
+THROUGHPUT = f"/offbeat.v{VERSION}.Throughput/Measure"
+MOST_BYTES = 4 * 2**20
+"""Bytes in one direction, at most."""
+MOST_SECONDS = 3.0
+"""Seconds in which bytes are sent in one direction, at most."""
+_CHUNK = 2**16
+_PAUSE = 10.0
+"""Seconds between two measurements of one site."""
+_DEADLINE = 20.0
+_BUSY = "the server measures the throughput of a site at this moment, or has just done so: try again in 10 s"
+
+
+class ThroughputService:
+    """Serves measurements, one at a time."""
+
+    def __init__(self) -> None:
+        self._busy = False
+        self._begun: dict[str, float] = {}
+
+    async def serve(self, context: Context, site: str) -> CloseReason:
+        """Serve a call of a site that has shown its credential; returns how it has ended."""
+        now = monotonic()
+        if self._busy or now - self._begun.get(site, -_PAUSE) < _PAUSE:
+            return CloseReason(_BUSY, "site")
+        # A server that asks for no proof meets any number of names.
+        recent = {other: begun for other, begun in self._begun.items() if now - begun < _PAUSE}
+        self._busy, self._begun = True, {**recent, site: now}
+        try:
+            async with asyncio.timeout(_DEADLINE):
+                return await self._exchange(context)
+        except TimeoutError:
+            return CloseReason(f"the measurement has taken longer than {_DEADLINE:g} s", "slow")
+        finally:
+            self._busy = False
+
+    async def _exchange(self, context: Context) -> CloseReason:
+        await context.send_initial_metadata((*ADMITTED, *METADATA))
+        received = 0
+        try:
+            while isinstance(chunk := await context.read(), bytes):
+                received += len(chunk)
+                if received > MOST_BYTES:
+                    return CloseReason(f"a measurement has more than {MOST_BYTES} bytes", "size")
+            await context.write(b"\0")
+            await _send(context)
+        except BROKEN:
+            return CloseReason("the connection is lost")
+        return CloseReason("")
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Bytes per second to the server, and from it."""
+
+    up: float
+    down: float
+
+
+async def measure(
+    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
+) -> Throughput | None:
+    """Measure the throughput to a server and back; None where it is of a version that cannot.
+
+    Raises:
+        ChannelClosedError: The server refuses it, or the connection breaks.
+        UsageError: The address or a file of the credentials cannot be used.
+    """
+    channel = open_channel(address, credentials, limits, proxy)
+    call: Call = channel.stream_stream(THROUGHPUT)(metadata=(*credentials.metadata(), *METADATA))
+    try:
+        async with asyncio.timeout(_DEADLINE + limits.handshake):
+            if not set(ADMITTED) <= set(await call.initial_metadata()):
+                await _check_offered(call)
+                return None
+            return await _timed(call)
+    except TimeoutError:
+        raise ChannelClosedError(f"{address} has not answered within {_DEADLINE:g} s") from None
+    except BROKEN:
+        await _check_offered(call)
+        return None
+    finally:
+        call.cancel()
+        await channel.close()
+
+
+async def _timed(call: Call) -> Throughput:
+    begun = monotonic()
+    sent = await _send(call)
+    await call.done_writing()
+    if not isinstance(await call.read(), bytes):
+        raise await broken(call)
+    came, received = monotonic(), 0
+    while isinstance(chunk := await call.read(), bytes):
+        received += len(chunk)
+    return Throughput(sent / (came - begun), received / max(monotonic() - came, 1e-6))
+
+
+async def _check_offered(call: Call) -> None:
+    """Raises `ChannelClosedError` for a call that was refused, unless the server has no such method."""
+    with suppress(TimeoutError, *BROKEN):
+        async with asyncio.timeout(1.0):
+            if await call.code() is grpc.StatusCode.UNIMPLEMENTED:
+                return
+    raise await broken(call)
+
+
+async def _send(call: Call | Context) -> int:
+    """Send bytes for a while; returns how many."""
+    chunk, sent, end = os.urandom(_CHUNK), 0, monotonic() + MOST_SECONDS
+    while sent < MOST_BYTES and monotonic() < end:
+        await call.write(chunk)
+        sent += _CHUNK
+    return sent

@@ -1,0 +1,99 @@
+"""The updates of a run from its beginning, kept at each checkpoint where the server's options ask for it.
+
+Without them a checkpoint forgets the updates that are in its model. With them the journal can be repeated
+from the initial model, such as without the updates of a site that has withdrawn.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from safetensors import SafetensorError
+
+from offbeat.core.errors import DamageError
+from offbeat.core.events import Arrived, TaskId
+from offbeat.core.learner import DAMAGED, LocalResult
+from offbeat.core.model import Tensors
+from offbeat.net.server.large_updates import read_update
+from offbeat.runs.damage import damage
+from offbeat.runs.files import unpack_tensors
+from offbeat.runs.record import RunRecord
+from offbeat.runs.schema import DATABASE
+from offbeat.runs.store import Statement
+
+NEWEST, KEPT = "updates", "kept_updates"
+"""The tables of the updates since the last checkpoint, and of those before it that are kept."""
+TABLES = tuple(
+    f"CREATE TABLE IF NOT EXISTS {name}(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)"
+    for name in (NEWEST, KEPT)
+)
+_KEEP: Statement = (f"INSERT OR REPLACE INTO {KEPT} SELECT * FROM {NEWEST}", [()])
+_FORGET: tuple[Statement, Statement] = (f"DELETE FROM {NEWEST}", [()]), (f"DELETE FROM {KEPT}", [()])
+
+Stored = tuple[Any, Any, Any]
+"""An update's tensors if it is small, else where the file has them and how many bytes."""
+
+
+def at_checkpoint(keep: bool) -> list[Statement]:
+    """What becomes of the updates that are in the model of a checkpoint."""
+    newest, kept = _FORGET
+    return [_KEEP, newest] if keep else [newest, kept]
+
+
+class StoredUpdates:
+    """The updates that a run has: those since its last checkpoint, and those that are kept.
+
+    Args:
+        record: The run.
+    """
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+        self._tables = [name for name in (NEWEST, KEPT) if record.has_table(name)]
+
+    def tasks(self) -> set[TaskId]:
+        """The tasks whose updates are there."""
+        queries = [f"SELECT task FROM {name}" for name in self._tables]
+        return {task for query in queries for (task,) in self._record.select(query)}
+
+    def __iter__(self) -> Iterator[tuple[TaskId, Stored]]:
+        for name in self._tables:
+            query = f"SELECT task, tensors, begin, bytes FROM {name}"
+            yield from ((task, (data, begin, size)) for task, data, begin, size in self._record.select(query))
+
+    def find(self, task: TaskId) -> Stored | None:
+        """Where the update of a task is; None where the run does not have it."""
+        for name in self._tables:
+            query = f"SELECT tensors, begin, bytes FROM {name} WHERE task = ?"
+            if (found := next(self._record.select(query, (task,)), None)) is not None:
+                return found[0], found[1], found[2]
+        return None
+
+
+def read_stored(record: RunRecord, stored: Stored) -> Tensors:
+    """The tensors of an update. Raises `DamageError`, `ValueError` or `SafetensorError` for a damaged one."""
+    data, begin, size = stored
+    return read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+
+
+def recorded_update(
+    record: RunRecord, stored: Stored | None, on_damage: Callable[[TaskId, Exception], None], event: Arrived
+) -> LocalResult:
+    """The update that arrived; `DAMAGED` where its tensors are, which `on_damage` is told.
+
+    Raises `DamageError` where the run has no such update.
+    """
+    if stored is not None:
+        try:
+            saved = read_stored(record, stored)
+        except (SafetensorError, ValueError) as error:
+            on_damage(event.task, error)
+            return DAMAGED
+        if int(saved["task"]) == event.task:
+            lr, shared = float(saved["lr"][0]), saved.get("shared")
+            return LocalResult(saved["delta"], saved["integers"], event.metrics, lr, shared)
+    raise no_update(record, event.task)
+
+
+def no_update(record: RunRecord, task: TaskId) -> DamageError:
+    """The error of an update that is missing."""
+    return damage(record.path / DATABASE, f"has no update of task {task}")
