@@ -73,11 +73,12 @@ def resume(
     """Continue a run that was interrupted, or that has ended and gets other limits."""
     from offbeat.recipes.build import recorded_recipe, resume_run
     from offbeat.recipes.load import changed_limits, document_of
-    from offbeat.runs.extension import check_extension
+    from offbeat.runs.extension import check_extension, check_simulated
     from offbeat.runs.record import read_run
 
     execution = executor_options.execution(workers, executor, ray_address, client_memory)
     record = read_run(directory)
+    check_simulated(record)
     until = changed_limits(document_of(recorded_recipe(record)), sets, str(directory)) if sets else None
     if record.status == "finished" and not check_extension(record, until):
         out.print(f"{directory} has finished already: {record.stop_reason}")

@@ -227,7 +227,7 @@ def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
 
 def _check_same(record: RunRecord, spec: RunSpec) -> None:
     """Is this the run that the directory holds, and if it has not ended, can this version go on with it?"""
-    if "plan" not in record.meta:
+    if not record.served:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
     begun = record.meta["format"]
     if record.status != "finished" and begun < SERVED:  # whose specification may be in other words
@@ -241,10 +241,15 @@ def _check_same(record: RunRecord, spec: RunSpec) -> None:
 
 
 def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A specification with the names of tensors as an earlier version recorded them, if they alone differ.
+    """A specification with the names of algorithm and tensors as an earlier version recorded them.
 
-    It kept the prefixes that `torch.compile` and `DataParallel` put before them.
+    It called an algorithm that is composed with a codec "(changed)". It kept the prefixes that
+    `torch.compile` and `DataParallel` put before the names of tensors; they are taken over where they alone
+    differ.
     """
+    name = document["algorithm"]["name"]
+    if document["codec"] is not None and plan.get("algorithm", {}).get("name") == f"{name} (changed)":
+        document = {**document, "algorithm": {**document["algorithm"], "name": f"{name} (changed)"}}
     told, here = plan.get("layout", []), json.loads(json.dumps(document["layout"]))
     bare, same = ([[without_prefixes(name), *entry] for name, *entry in layout] for layout in (told, here))
     return {**document, "layout": told} if bare == same else document
