@@ -283,7 +283,7 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
         raise damage(record.path / DATABASE, "has no checkpoint")
     guard, clients = coordinator.experiment.guard, coordinator.options.clients
     follow_recorded_rules(coordinator.tensors, record, guard, clients)
-    coordinator.collapse = collapse_of(recorded_rule(record))
+    coordinator.driver.collapse = collapse_of(recorded_rule(record))
     for name, client, labels in record.sites():
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     restored = snapshots.restore(record, checkpoint)
@@ -305,7 +305,8 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
     if coordinator.options.rollback:
         since = checkpoint.journal - 1 if restored else None
         rollbacks = [row for row in record.rows("event", after=since) if row.name == "rolled_back"]
-        good = _judge_again(evaluations, rollbacks, coordinator)
+        first = coordinator.driver.rolled_back if restored else 0
+        good = _judge_again(evaluations, rollbacks, coordinator.driver.collapse, first)
     load = partial(_recorded_update, record, _stored_updates(record), without)
     coordinator.replay(rows, load, load_version, good)
     for metric in evaluations:
@@ -328,29 +329,34 @@ def collapse_of(rule: int) -> Collapse:
 
 
 def _judge_again(
-    evaluations: Iterable[Metric], rolled_back: Iterable[Row], coordinator: Coordinator
+    evaluations: Iterable[Metric], rolled_back: Iterable[Row], collapse: Collapse, first: Version
 ) -> Version | None:
     """Have evaluations judged as they were; the version to which a rollback goes, if one of them is good.
 
     Args:
-        evaluations: Those that the coordinator has not judged yet.
-        rolled_back: The rows of the rollbacks that it has not seen yet.
-        coordinator: The coordinator.
+        evaluations: Those that the rule has not judged yet.
+        rolled_back: The rows of the rollbacks that it has not heard of yet.
+        collapse: The rule.
+        first: The version that the last rollback made of which it has heard; 0 before any.
     """
-    collapse = coordinator.collapse
     rollbacks = deque((row.flat()["to"], row.flat()["version"]) for row in rolled_back)
     withdrawn = [range(to + 1, version) for to, version in rollbacks]
-    # At a new coordinator no version was withdrawn: nothing is restored from a snapshot.
-    good, first = None, coordinator.driver.rolled_back
+    good = None
     for metric in evaluations:
+        # The guard has demanded these: the version that they made, or a later one, is evaluated here.
+        while rollbacks and rollbacks[0][1] <= metric.version:
+            collapse.withdraw()
+            first = rollbacks.popleft()[1]
         if metric.version < first and not collapse.judges_withdrawn:
             continue
         collapsed = collapse.judge(metric.found) is not None
         if collapse.good and not any(metric.version in versions for versions in withdrawn):
             good = metric.version
-        while rollbacks and (collapsed or rollbacks[0][1] <= metric.version):
+        if rollbacks and collapsed:
             collapse.withdraw()
-            first, collapsed = rollbacks.popleft()[1], False
+            first = rollbacks.popleft()[1]
+    if rollbacks:
+        collapse.withdraw()
     return good
 
 
