@@ -8,7 +8,7 @@ import typer
 
 from offbeat.cli import executor_options, options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.console import RunWatcher, live_progress, out, show_run
+from offbeat.cli.console import RunWatcher, live_progress, out, see_with, show_run
 from offbeat.core.errors import UsageError
 
 
@@ -49,7 +49,7 @@ def run(
             loaded, execution, out=place, watch=RunWatcher(progress), label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
         )  # fmt: skip
-    show_run(finished, f"see it with: offbeat report {finished.path}", as_json)
+    show_run(finished, see_with(loaded, place), as_json)
 
 
 def resume(
@@ -88,7 +88,7 @@ def resume(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
             allow=allowed_names(allow, [directory], callbacks),
         )  # fmt: skip
-    show_run(finished, f"see it with: offbeat report {finished.path}", as_json)
+    show_run(finished, see_with(recorded_recipe(record), directory), as_json)
 
 
 def new_directory(recipe: str) -> Path:
