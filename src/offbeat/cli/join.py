@@ -225,7 +225,8 @@ def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePoli
         document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--policy {file} cannot be read: {error}") from None
-    document = {} if document is None else document  # every key of a template is a comment
+    # A template is empty for YAML, since each of its keys is a comment.
+    document = {} if document is None else document
     if not isinstance(document, dict):
         raise UsageError(f"--policy {file} is not a mapping, such as min_batch_size: 8")
     changed = "" if given is None else ", changed by --set"

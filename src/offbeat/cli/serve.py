@@ -200,7 +200,8 @@ def serve(
             page = None
             if dashboard is not None:
                 shown = tls_cert, tls_key
-                if not is_local(dashboard):  # a browser of this machine need not trust the own authority
+                # A browser of this machine need not trust the server's own authority.
+                if not is_local(dashboard):
                     shown = credentials.certificate, credentials.key
                 opened = dashboard_of(dashboard, state, server, *shown, dashboard_unencrypted)
                 page = await stack.enter_async_context(opened)

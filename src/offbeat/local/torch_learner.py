@@ -400,7 +400,8 @@ class TorchLearner:
     ) -> None:
         """Do the steps of numbered batches. Raises for losses that are not finite, as `not_finite` says."""
         take_steps(session, batches, watch)
-        session.summed = float(session.total)  # on a device, the one wait of the task
+        # On a GPU, this is the only wait of the task.
+        session.summed = float(session.total)
         if not isfinite(session.summed):
             first = next((n for n, loss in session.losses if not isfinite(loss)), session.losses[-1][0])
             raise self.not_finite(session.task, first, session.base)

@@ -88,10 +88,14 @@ class SecureAggregation:
         self.recorded: Mapping[Version, ReleaseSum] = {}
         # The client of each task whose update has arrived: four bytes a task.
         self._owners = array("i")
-        self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
-        self._unheard: Measurements = []  # evaluations that are recorded once sites are heard again
-        self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
-        self._manifest: Releasing | None = None  # of the release at hand
+        # The helpers that were late in the last release.
+        self._slow: frozenset[str] = frozenset()
+        # Evaluations that are recorded once sites are heard again.
+        self._unheard: Measurements = []
+        # What a site is told when it is there, by its client.
+        self._untold: dict[ClientId, str] = {}
+        # The manifest of the release at hand, once it is fixed.
+        self._manifest: Releasing | None = None
         self._unmasking: AnyUnmasking | None = None
         # When the release at hand began, in seconds of the run's clock.
         self._began = 0.0

@@ -106,7 +106,8 @@ class DurableStore:
                 self._store = RunStore.reopen(directory)
             else:
                 self._store = RunStore.create(directory, _with_rules(meta, coordinator), [])
-            on_error.callback(self._store.close)  # nobody else writes until then
+            # Nobody else writes until the store is closed.
+            on_error.callback(self._store.close)
             self._store.flush({}, [(table, [()]) for table in (*_TABLES, TABLE)])
             begun = "run.start" if meta is not None else "run.resume"
             open_audit(self.audit, read_run(directory), coordinator.info.run, begun)
@@ -222,9 +223,11 @@ class DurableStore:
         self._secrets.forget()
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
-        self._log.clear()  # now that nothing in it is named
+        # The checkpoint names nothing in the file of updates any more.
+        self._log.clear()
         self._logged, self._small, self._rows, self._saved = 0, 0, 0, time.monotonic()
-        self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
+        # Checkpoints take at most 5 % of the time.
+        self._pause = max(self._least_pause, 20 * (self._saved - begun))
 
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> Model:
         """End the run: write its final model, by tensor names, and its summary; returns the model."""
