@@ -585,8 +585,8 @@ MUTANTS = [
     ),
     Mutant(
         "net/auth/tokens.py",
-        "(*stored, _NOBODY, _NOBODY)[:_AT_ONCE]",
-        "stored",
+        "(*self._stored.now().sites.get(name, ()), *[_NOBODY] * _AT_ONCE)[:_AT_ONCE]",
+        "self._stored.now().sites.get(name, ())",
         "tests/net/auth/test_tokens.py",
         "known and unknown names cost the same work",
     ),

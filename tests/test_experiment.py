@@ -91,6 +91,8 @@ def begun(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
             "another world: network.latency was 0.0",
         ),
         ({"algorithm": ob.fedbuff(size=2, steps=3)}, "another algorithm: steps was 2, now it is 3"),
+        ({"guard": None}, "another guard: factor was 30.0, now it is None"),
+        ({"guard": ob.Guard(factor=50)}, "another guard: factor was 30.0, now it is 50"),
         ({"privacy": PRIVATE}, "another privacy: "),
         ({"initial": OTHER}, "another initial model: give the same model and initial"),
     ],
@@ -109,6 +111,12 @@ def test_another_run_is_refused_in_one_line_that_says_what_differs(
 def test_an_entry_of_another_kind_is_damage(entry: str, begun: Path) -> None:
     change_meta(begun, entry, ["x"])
     with pytest.raises(ob.DamageError, match=entry):
+        resumed(begun)
+
+
+def test_the_run_of_a_server_is_not_resumed_in_the_simulator(begun: Path) -> None:
+    change_meta(begun, "plan", {})
+    with pytest.raises(ob.UsageError, match="is the state directory of a server: serve it again, as it was"):
         resumed(begun)
 
 

@@ -35,12 +35,12 @@ MAY_USE: dict[str, set[str]] = {
     "named": {"core"},
     "allowed": {"core", "named"},
     "models": {"lazy", "allowed", "core", "named"},
-    "data": {"core", "named"},
-    "codec": {"core"},
-    "metrics": {"core"},
+    "data": {"lazy", "core", "named"},
+    "codec": {"lazy", "core"},
+    "metrics": {"lazy", "core"},
     "local": {"lazy", "core", "data", "metrics", "models", "named", "vectors"},
     "world": {"lazy", "core", "data", "documents", "named"},
-    "algorithms": {"core", "local", "codec", "named", "vectors"},
+    "algorithms": {"lazy", "core", "local", "codec", "named", "vectors"},
     "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"lazy", "core", "version"},
     "experiment": {"core", "runs", "algorithms", "version"},
@@ -65,7 +65,7 @@ MAY_USE: dict[str, set[str]] = {
     "studies": set(),  # says where they are now
     "notebook": {"core", "report", "runs"},
     "inference": {"lazy", "allowed", "core", "local", "models", "runs"},
-    "testing": {"core", "world", "sim", "net"},
+    "testing": {"lazy", "core", "world", "sim", "net"},
     "project": {"core"},
 }  # fmt: skip
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it

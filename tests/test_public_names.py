@@ -74,6 +74,8 @@ def test_names_are_listed_once_and_are_there(module: str) -> None:
     shown = dir(importlib.import_module(module))
     assert len(shown) == len(set(shown))
     assert set(names) <= set(shown)
+    others = {name for name in shown if not name.startswith("__")} - set(names)
+    assert module == "offbeat" or all(f"{module}.{name}" in listed() for name in others), others
     for name in names:
         assert getattr(importlib.import_module(module), name) is not None
 

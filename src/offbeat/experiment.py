@@ -1,7 +1,7 @@
 """An experiment: one value for the simulator, a server, Flower, recipes and replay."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from offbeat.algorithms import recorded_name
@@ -199,6 +199,12 @@ class PreparedRun:
         return {"name": recorded_name(plain), **plain.hyperparameters, **described_rule(plain)}
 
     @property
+    def described_guard(self) -> dict[str, Any]:
+        """The guard as a run's directory records it; a factor of None means that there is none."""
+        guard = self.experiment.guard
+        return {"factor": None} if guard is None else asdict(guard)
+
+    @property
     def privacy(self) -> dict[str, Any]:
         """The entry of a run's record about privacy; empty without any."""
         return {} if self.release_plan is None else self.release_plan.recorded
@@ -215,6 +221,7 @@ class PreparedRun:
             **limits_meta(self.experiment.until, self.experiment.recipe),
             "initial": self.initial.digest(),
             "guard_rule": GUARD_RULE,
+            "guard": self.described_guard,
             "higher_is_better": dict(self.higher_is_better),
             **({"privacy": self.privacy} if self.release_plan is not None else {}),
         }
@@ -232,7 +239,7 @@ class PreparedRun:
         """
         check_entry(record, "algorithm", self.described)
         check_entry(record, "privacy", self.privacy)
-        for what, now in driven.items():
+        for what, now in {"guard": self.described_guard, **driven}.items():
             if now is not None and record.meta.get(what) is not None:
                 check_entry(record, what, now)
         self.check_initial(record)

@@ -40,6 +40,21 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
     return names, load, shown
 
 
+def listing(module: str, *subpackages: str) -> Callable[[], list[str]]:
+    """The `__dir__` of a module that imports its names at once: it shows what is public, as `exports` does.
+
+    Args:
+        module: The module's full name.
+        *subpackages: What is public besides its `__all__`.
+    """
+
+    def shown() -> list[str]:
+        names = vars(sys.modules[module])
+        return sorted({*(name for name in names if name.startswith("__")), *names["__all__"], *subpackages})
+
+    return shown
+
+
 def _sources(package: str, stub: str) -> dict[str, str]:
     """The module that each name of a stub comes from; `import *` is that of another stub."""
     sources = dict[str, str]()

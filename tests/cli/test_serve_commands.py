@@ -34,6 +34,7 @@ from offbeat.runs.lock import lock
 from tests.ended import ended_files
 from tests.forks import OFFBEAT, Fork
 from tests.net.authority import Authority
+from tests.sampling import thorough
 
 RECIPE: dict[str, Any] = {
     "clients": 2,
@@ -723,3 +724,23 @@ def test_what_their_code_writes_is_the_owners_alone(
         path.stat().st_mode & 0o777 for path in (tmp_path / "tensorboard", tmp_path / "tensorboard/events")
     ]
     assert found == [0o700, 0o600]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, *thorough(signal.SIGINT)])
+@pytest.mark.parametrize("command", ["join", *thorough("helper")])
+def test_a_signal_ends_a_site_in_one_line(command: str, number: signal.Signals, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        given = {
+            "join": ("--data", "digits", "--name", "north"), "helper": ("--name", "anna", "--state", tmp_path)
+        }  # fmt: skip
+        site = Fork(OFFBEAT, command, address, *given[command])
+        silent.settimeout(300)
+        connection, _ = silent.accept()
+        with connection:
+            site.send_signal(number)
+            said = site.communicate(timeout=300)
+    assert site.returncode == 130, said
+    again = {"join": "takes part again", "helper": "helps again"}[command]
+    assert said[1].splitlines()[-1] == f"offbeat: interrupted; the same command {again}"
+    assert "Traceback" not in said[1]

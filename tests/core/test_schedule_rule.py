@@ -48,7 +48,7 @@ def change_meta(directory: Path, key: str, value: Any) -> None:
     database = sqlite3.connect(directory / "run.db")
     with database:
         database.execute("DELETE FROM checksums")
-        database.execute("UPDATE meta SET value = ? WHERE key = ?", (json.dumps(value), key))
+        database.execute("REPLACE INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
     database.close()
 
 

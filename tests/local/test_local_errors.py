@@ -87,7 +87,8 @@ def test_the_step_is_the_first_with_that_sample() -> None:
     """By the batches of the task, also where they go through the module in parts."""
     for accumulate in (1, 2):
         broken = learner(x=with_nan(12), training=ob.Training(batch_size=4, accumulate=accumulate))
-        first = next(step for step, rows in enumerate(broken._rows(TASK)) if 12 in rows)
+        drawn = broken._task_batches.rows(broken.prepare(), TASK)
+        first = next(step for step, rows in enumerate(drawn) if 12 in rows)
         assert f"step {first + 1} of 5" in message(broken)
 
 

@@ -138,7 +138,7 @@ def test_several_batches_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_no_more_samples_than_are_wanted_and_the_seed_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.local.torch_learner.SAMPLES", 3)
+    monkeypatch.setattr("offbeat.local.statistics.SAMPLES", 3)
     numbers = [float(2**i) for i in range(10)]
     learner = tiny(numbers[:4], numbers[4:])
     means = [statistics_of(learner.estimated(learner.initial(0), seed))[0][0] for seed in range(5)]

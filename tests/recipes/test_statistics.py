@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 
+from offbeat.cli.console import see_with
 from offbeat.core.errors import UsageError
 from offbeat.inference.trained import trained_module
 from offbeat.models.registry import StandardizedSpec
@@ -36,6 +37,11 @@ def test_a_run_gathers_what_its_directory_tells(gathered):
 
 def test_it_is_resumed_as_any_run(gathered):
     assert resume_run(gathered).stop_reason == "reached 3 versions"
+
+
+def test_the_command_ends_with_a_hint_at_what_shows_it(tmp_path):
+    for name, command in (("statistics", "statistics"), ("digits", "report")):
+        assert see_with(recipe(name), tmp_path) == f"see it with: offbeat {command} {tmp_path}"
 
 
 @pytest.mark.parametrize("given", ["federated", "directory"])

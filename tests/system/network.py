@@ -66,16 +66,14 @@ class Network:
         """What opens a connection in the name of a site, with the real client."""
 
         async def connecting() -> ClientChannel:
-            with self.instead_of_grpc():
-                opening = connect("127.0.0.1:1", SiteCredentials(name=site), LIMITS)
-                channel = await opening
+            channel = await connect("127.0.0.1:1", SiteCredentials(name=site), LIMITS)
             return _Repeating(channel, self, site)
 
         return connecting
 
     @contextmanager
     def instead_of_grpc(self) -> Iterator[None]:
-        """Open the calls of clients here."""
+        """Open the calls of clients here, in all of a run: patches of single calls overlap, and stay."""
         with patch("offbeat.net.grpc.client._channel", lambda *_: _GrpcChannel(self)):
             yield
 

@@ -10,8 +10,10 @@ from offbeat.algorithms.compose import build, compose
 from offbeat.algorithms.factory import Factory, in_order
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.schedule_rule import with_rule
+from offbeat.lazy import listing
 
 __all__ = ["ALGORITHMS", "Factory", "build", "compose", "recorded_name"]
+__dir__ = listing(__name__, "robust", "wireless")
 
 
 def _published() -> list[Factory[...]]:

@@ -55,7 +55,8 @@ class Group:
     expected: set[ClientId] = field(default_factory=set)
     waiting: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
-    fired: bool = False  # its timer has fired: kept only to recognise its late clients
+    # A group whose timer has fired is kept only to recognise its late clients.
+    fired: bool = False
     fastest: float | None = None
 
     @property

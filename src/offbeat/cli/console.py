@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich.progress
@@ -11,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 if TYPE_CHECKING:
+    from offbeat.recipes.recipe import Recipe
     from offbeat.recipes.run_pool import RunProgress
     from offbeat.sim.progress import Progress
     from offbeat.sim.result import Run
@@ -116,6 +118,12 @@ def show_run(run: "Run", hint: str, as_json: bool = False) -> None:
     for line in _summary_lines(run):
         out.print(line, markup=False)
     out.print(f"written to {run.path}; {hint}", markup=False)
+
+
+def see_with(recipe: "Recipe", directory: Path | str) -> str:
+    """The command that shows what a run of a recipe has made."""
+    command = "statistics" if recipe.gathers_statistics else "report"
+    return f"see it with: offbeat {command} {directory}"
 
 
 def _summary_lines(run: "Run") -> Iterator[str]:

@@ -1,12 +1,12 @@
 """The command that helps a run with secure aggregation."""
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from offbeat.cli.console import out
+from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.options import (
     Certificate,
     CertificateKey,
@@ -70,5 +70,5 @@ def helper(
         async with at_work(f"helps a run at {access.place}"):
             return await help_run(connect, helper_name, state, give_up_after=give_up)
 
-    reason = asyncio.run(helping())
+    reason = run_until_interrupted(helping())
     out.print(f"the run has ended: {reason}; {state} is of no more use", markup=False)

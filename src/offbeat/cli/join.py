@@ -11,6 +11,7 @@ import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import out
+from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.options import (
     Certificate,
@@ -184,7 +185,7 @@ def join(
     os.umask(0o077)
     site = _as_service(taking_part, access.place)
     if helper is None:
-        reason = asyncio.run(site)
+        reason = run_until_interrupted(site)
     else:
         with requires_extra("secure", "secure aggregation: "):
             from offbeat.net.secure.helping import help_run
@@ -196,7 +197,7 @@ def join(
             helper_state,
             give_up_after=give_up,
         )
-        reason = asyncio.run(_both(site, helping))
+        reason = run_until_interrupted(_both(site, helping))
     out.print(f"the run has ended: {reason}", markup=False)
 
 
@@ -224,7 +225,8 @@ def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePoli
         document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--policy {file} cannot be read: {error}") from None
-    document = {} if document is None else document  # every key of a template is a comment
+    # A template is empty for YAML, since each of its keys is a comment.
+    document = {} if document is None else document
     if not isinstance(document, dict):
         raise UsageError(f"--policy {file} is not a mapping, such as min_batch_size: 8")
     changed = "" if given is None else ", changed by --set"

@@ -13,7 +13,7 @@ import typer
 
 from offbeat.cli import options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.console import out
+from offbeat.cli.console import out, see_with
 from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.own_credentials import with_own
@@ -221,7 +221,8 @@ def serve(
             page = None
             if dashboard is not None:
                 shown = tls_cert, tls_key
-                if not is_local(dashboard):  # a browser of this machine need not trust the own authority
+                # A browser of this machine need not trust the server's own authority.
+                if not is_local(dashboard):
                     shown = credentials.certificate, credentials.key
                 opened = dashboard_of(dashboard, state, server, *shown, dashboard_unencrypted)
                 page = await stack.enter_async_context(opened)
@@ -238,7 +239,7 @@ def serve(
     if reason is None:
         ending = f"stopped; the same command resumes the run: offbeat serve {recipe} --state {state} …"
     else:
-        ending = f"the run has ended: {reason}; see it with: offbeat report {state}"
+        ending = f"the run has ended: {reason}; {see_with(loaded, state)}"
     out.print(ending, markup=False)
 
 

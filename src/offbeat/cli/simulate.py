@@ -8,7 +8,7 @@ import typer
 
 from offbeat.cli import executor_options, options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.console import RunWatcher, live_progress, out, show_run
+from offbeat.cli.console import RunWatcher, live_progress, out, see_with, show_run
 from offbeat.core.errors import UsageError
 
 
@@ -49,7 +49,7 @@ def run(
             loaded, execution, out=place, watch=RunWatcher(progress), label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
         )  # fmt: skip
-    show_run(finished, f"see it with: offbeat report {finished.path}", as_json)
+    show_run(finished, see_with(loaded, place), as_json)
 
 
 def resume(
@@ -73,11 +73,12 @@ def resume(
     """Continue a run that was interrupted, or that has ended and gets other limits."""
     from offbeat.recipes.build import recorded_recipe, resume_run
     from offbeat.recipes.load import changed_limits, document_of
-    from offbeat.runs.extension import check_extension
+    from offbeat.runs.extension import check_extension, check_simulated
     from offbeat.runs.record import read_run
 
     execution = executor_options.execution(workers, executor, ray_address, client_memory)
     record = read_run(directory)
+    check_simulated(record)
     until = changed_limits(document_of(recorded_recipe(record)), sets, str(directory)) if sets else None
     if record.status == "finished" and not check_extension(record, until):
         out.print(f"{directory} has finished already: {record.stop_reason}")
@@ -87,7 +88,7 @@ def resume(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
             allow=allowed_names(allow, [directory], callbacks),
         )  # fmt: skip
-    show_run(finished, f"see it with: offbeat report {finished.path}", as_json)
+    show_run(finished, see_with(recorded_recipe(record), directory), as_json)
 
 
 def new_directory(recipe: str) -> Path:

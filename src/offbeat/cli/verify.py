@@ -74,7 +74,7 @@ def _replayed(verification: "Verification", allowed: "Allowed") -> int:
                     f"{record.path}: the journal's replay differs at {result.difference}; use the version of "
                     f"Offbeat that made it ({record.meta.get('offbeat')}), or restore the run from a copy"
                 )
-    if "plan" in record.meta:
+    if record.served:
         from offbeat.net.audit import problems
         from offbeat.net.audit_record import audit_rows
         from offbeat.net.auth.tokens import read

@@ -13,6 +13,7 @@ from offbeat.codec.qsgd import Qsgd
 from offbeat.codec.sparse_quantised import SparseQuantised
 from offbeat.codec.top_k import TopK
 from offbeat.core.codec import Codec, PayloadError
+from offbeat.lazy import listing
 
 AnyCodec = Identity | SparseQuantised | TopK | Qsgd
 CodecSpec = Annotated[
@@ -32,3 +33,4 @@ __all__ = [
     "bits_needed",
     "largest_r",
 ]
+__dir__ = listing(__name__)

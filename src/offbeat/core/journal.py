@@ -143,7 +143,8 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
             name = "releasing" if isinstance(event, events.Releasing) else "released"
             told: dict[str, Any] = json.decode(json.encode(event))
             del told["version"]
-            for own in _LATER:  # as runs recorded it that knew none of them
+            # A run that knew none of these fields recorded the event without them.
+            for own in _LATER:
                 if not told.get(own, True):
                     del told[own]
             return Row(seq, t, "event", name, version=event.version, data=told)

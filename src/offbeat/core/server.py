@@ -287,7 +287,8 @@ class Server:
         if held is not None and event.holds is not None:
             self.counts["lost"] -= 1
             self.tasks[client] = held
-            self.tasks = dict(sorted(self.tasks.items(), key=lambda own: own[1].id))  # oldest first
+            # The oldest task comes first.
+            self.tasks = dict(sorted(self.tasks.items(), key=lambda own: own[1].id))
             self.fleet.set_busy(client)
 
     # ---- commands ----

@@ -15,6 +15,7 @@ from offbeat.data.dataset import Dataset, MapDataset, Samples
 from offbeat.data.federated import FederatedData, Rows, Source, federate, own_data, without_clients
 from offbeat.data.paths import data_root
 from offbeat.data.registry import DATASETS, load
+from offbeat.lazy import listing
 
 __all__ = [
     "DATASETS",
@@ -31,3 +32,4 @@ __all__ = [
     "own_data",
     "without_clients",
 ]
+__dir__ = listing(__name__)

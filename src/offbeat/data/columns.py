@@ -104,7 +104,8 @@ def _array(name: str, value: Any) -> npt.NDArray[Any]:
         return np.stack([column.astype(np.float32) for column in columns], axis=1)
     if is_series(value):
         return _pandas_column(name, value)
-    if hasattr(value, "toarray"):  # scipy's sparse matrices
+    # A sparse matrix of SciPy has this method.
+    if hasattr(value, "toarray"):
         raise _refused(name, f"a sparse {type(value).__name__}", "give a dense one, such as by .toarray()")
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return _list_column(name, value)

@@ -117,7 +117,8 @@ class Criterion:
     def _weights_on(self, device: torch.device) -> Tensor:
         """The weights of the classes on a device, where they stay: to bring them there would wait for it."""
         if device not in self._weights:
-            with torch.inference_mode(False):  # training uses what an evaluation has made
+            # Training uses what an evaluation has made, so it must not be made in inference mode.
+            with torch.inference_mode(False):
                 self._weights[device] = torch.tensor(self.class_weights, device=device)
         return self._weights[device]
 

@@ -49,7 +49,8 @@ from offbeat.local.training import Training
 _FEW, _MANY = 10_000, 1_000_000
 # From this ε √steps on, the exact accountant takes more than ten seconds.
 _SLOW = 12_000
-_EXPECTED = (  # warnings: the beginning of the message, the module that gives them
+# Warnings of libraries: the beginning of the message, and the module that gives it.
+_EXPECTED = (
     # PyTorch warns of the first layer, whose input needs no gradient.
     ("Full backward hook is firing", ""),
     # Opacus warns where the best order of the Rényi divergence is the largest of those tried.

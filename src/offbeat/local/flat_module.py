@@ -73,7 +73,8 @@ class FlatModule:
         self.device = device
         self.floats = _cutter(floats)
         self._cut_integers = _cutter(self.layout.section("integer"))
-        self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # reused by `delta`
+        # `delta` reuses this vector.
+        self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)
         self._flat_views = self.floats(self._flat)
         self.module.train()
         self._scratch = [

@@ -1,4 +1,4 @@
-"""A local training in progress; checkpoint and restore between two steps."""
+"""A local training in progress: checkpoint and restore between two steps, and its result."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.errors import UsageError
-from offbeat.core.learner import LocalTask, TaskInputs
+from offbeat.core.learner import PERSONAL, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.data.dataset import Batch
@@ -64,6 +64,30 @@ class Session:
     examples: ExampleGradients | None = None
     flow: GradientFlow | None = None
     summed: float = 0.0
+
+    @property
+    def watches_gradients(self) -> bool:
+        """Whether it has watched whether gradients reach the parameters."""
+        return self.flow is not None and self.flow.watched
+
+
+def result_of(session: Session) -> LocalResult:
+    """The result of a task whose steps are done."""
+    run, bench, task = session.run, session.bench, session.task
+    if session.factors:
+        run.lr *= sum(session.factors) / len(session.factors)
+    bench.reclaim()
+    own = session.objective.end(run)
+    delta, integers = bench.delta(session.base)
+    if session.flow is not None and session.watches_gradients:
+        moved = bool(delta.any()) or bool(bench.personal)
+        session.flow.end(f"client {task.client}, task {task.task}", run.lr, moved=moved)
+    metrics = {"loss": session.summed / run.steps, **own}
+    personal = {PERSONAL + name: tensor for name, tensor in bench.personal.items()}
+    state = bench.to_cpu({**run.state, **personal})
+    there = session.base.values.device
+    shared = run.shared_delta.to(there) if run.shared_delta is not None else None
+    return LocalResult(delta, integers, metrics, run.lr, shared, state)
 
 
 def checkpoint(session: Session) -> Tensors:

@@ -16,12 +16,48 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Model
 from offbeat.core.objective import flat
-from offbeat.local.criterion import call
+from offbeat.core.streams import Purpose, stream
+from offbeat.data.dataset import to_device
+from offbeat.data.federated import FederatedData
+from offbeat.local.criterion import call, split
+from offbeat.local.errors import reading
 from offbeat.local.flat_module import FlatModule
+from offbeat.local.seeding import seed_layers
 
 SAMPLES = 2048
 # The larger a batch, the nearer a later layer's inputs are to those in evaluation mode.
 BATCH = 256
+
+
+def estimate_from(data: FederatedData, bench: FlatModule, model: Model, seed: int, device: str) -> Model:
+    """Estimate a model's running statistics from random samples, as `TorchLearner.estimated` says.
+
+    Args:
+        data: The samples.
+        bench: The module, on the device.
+        model: A global model.
+        seed: The run's seed, which determines the samples.
+        device: PyTorch device.
+
+    Raises:
+        UsageError: There are fewer than two samples.
+    """
+    own, test = data.rows.indices, data.test
+    samples = data.train if len(own) or test is None else test
+    available = own if len(own) else torch.arange(len(samples))
+    if len(available) < 2:
+        raise UsageError(
+            f"running statistics cannot be estimated from {len(available)} samples: give at least two, "
+            "or choose buffers follow or mean"
+        )
+    rng = stream(seed, Purpose.STATISTICS)
+    drawn = rng.choice(len(available), min(SAMPLES, len(available)), replace=False)
+    rows = available[torch.from_numpy(drawn)]
+    with torch.random.fork_rng(devices=[]):
+        seed_layers(int(rng.integers(2**63)), device)
+        with reading("BatchNorm's statistics", "sample {}".format):
+            batches = (to_device(samples.gather(part), device) for part in pieces(rows))
+            return estimate(bench, model, (split(batch)[0] for batch in batches))
 
 
 def estimate(bench: FlatModule, model: Model, batches: Iterable[Any]) -> Model:

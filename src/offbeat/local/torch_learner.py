@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offbeat.core.buffers import restore_buffers
 from offbeat.core.errors import DivergedError, OffbeatError, UsageError
 from offbeat.core.events import ClientId, Metrics, Version
 from offbeat.core.features import Feature
@@ -27,21 +25,19 @@ from offbeat.core.learner import (
 )
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
-from offbeat.core.streams import Purpose, stream
-from offbeat.data.dataset import Batch, Dataset, Samples, to_device
+from offbeat.data.dataset import Batch, Dataset
 from offbeat.data.federated import FederatedData, federate
-from offbeat.local.batches import batches, steps_per_epoch
+from offbeat.local.batches import steps_per_epoch
 from offbeat.local.copies import copied, shares_tensors
-from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
+from offbeat.local.criterion import Criterion, Evaluate, Loss, Step
+from offbeat.local.data_evaluation import DataEvaluation
 from offbeat.local.device import DeviceState, check_device
-from offbeat.local.errors import check_arguments, check_module, not_finite, reading
-from offbeat.local.evaluation import evaluate
+from offbeat.local.errors import check_arguments, check_module, not_finite
 from offbeat.local.examples_privacy import (
     ExampleGradients,
     ExamplesPrivacy,
     check_by_example,
     check_examples,
-    example_batches,
     gradients_by_example,
     sampling_rate,
 )
@@ -50,29 +46,16 @@ from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
 from offbeat.local.initial_checks import check_data, check_personal
 from offbeat.local.objectives import Plain
 from offbeat.local.representation import representing
-from offbeat.local.seeding import seed_layers, seeded
-from offbeat.local.session import Parts, Session, checkpoint, restore
-from offbeat.local.statistics import SAMPLES, estimate, pieces
+from offbeat.local.seeding import seeded
+from offbeat.local.session import Parts, Session, checkpoint, restore, result_of
+from offbeat.local.statistics import estimate_from
 from offbeat.local.steps import take_steps
+from offbeat.local.task_batches import Secret, TaskBatches, simulated_secret
 from offbeat.local.training import Training
 from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
 ROOT_TASK = 2**62
 """Number of the server's own training of version 0, for its random streams: no task of a client has it."""
-
-
-Secret = Callable[[LocalTask], bytes]
-"""secret(task): the 32 bytes from which batches and noise of a task with privacy of examples follow."""
-
-
-def _targets(samples: Samples, rows: Tensor) -> Tensor | None:
-    """The targets of some samples of a dataset, as far as it has any."""
-    return None if not isinstance(samples, Dataset) or samples.y is None else samples.y[rows]
-
-
-def _simulated_secret(task: LocalTask) -> bytes:
-    """A simulated client's: a run repeats itself, and is not private."""
-    return stream(task.seed, Purpose.EXAMPLES, task.client, task.task).bytes(32)
 
 
 class TorchLearner:
@@ -127,7 +110,7 @@ class TorchLearner:
         self._ready: DeviceState | None = None
         self._root: TorchLearner | None = None
         self._samples = (data.rows.offsets[1:] - data.rows.offsets[:-1]).tolist()
-        self._secret: Secret = _simulated_secret
+        self._secret: Secret = simulated_secret
         check_device(training.device)
         if examples is not None:
             check_examples(examples, training, data)
@@ -417,75 +400,36 @@ class TorchLearner:
     ) -> None:
         """Do the steps of numbered batches. Raises for losses that are not finite, as `not_finite` says."""
         take_steps(session, batches, watch)
-        session.summed = float(session.total)  # on a device, the one wait of the task
+        # On a GPU, this is the only wait of the task.
+        session.summed = float(session.total)
         if not isfinite(session.summed):
             first = next((n for n, loss in session.losses if not isfinite(loss)), session.losses[-1][0])
             raise self.not_finite(session.task, first, session.base)
 
     def not_finite(self, task: LocalTask, step: int, base: Model) -> OffbeatError:
         """The error of a loss that is not finite at a task's local step, from 0, with its cause."""
-        seen = list(islice(self._rows(task), step + 1))
-        parts = self._parts(self.prepare(), seen[-1], task.client)
+        ready, drawn = self.prepare(), self._task_batches
+        seen = list(islice(drawn.rows(ready, task), step + 1))
+        parts = drawn.parts(ready, seen[-1], task.client)
         ignored = any(self.criterion.ignores_all(batch) for batch, _ in parts)
         return not_finite(task, step, base, self.data, seen, ignored)
 
     def _finish(self, session: Session) -> LocalResult:
-        run = session.run
-        if session.factors:
-            run.lr *= sum(session.factors) / len(session.factors)
-        session.bench.reclaim()
-        own = session.objective.end(run)
-        delta, integers = session.bench.delta(session.base)
-        if session.flow is not None and session.flow.watched:
-            whose = f"client {session.task.client}, task {session.task.task}"
-            moved = bool(delta.any()) or bool(session.bench.personal)
-            session.flow.end(whose, run.lr, moved=moved)
+        if session.watches_gradients:
             self.prepare().flow = None
-        metrics = {"loss": session.summed / run.steps, **own}
-        personal = {PERSONAL + name: tensor for name, tensor in session.bench.personal.items()}
-        state = session.bench.to_cpu({**run.state, **personal})
-        there = session.base.values.device
-        shared = run.shared_delta.to(there) if run.shared_delta is not None else None
-        return LocalResult(delta, integers, metrics, run.lr, shared, state)
+        return result_of(session)
+
+    @property
+    def _task_batches(self) -> TaskBatches:
+        return TaskBatches(self.data, self.training, self.criterion, self.examples, self._secret)
 
     def _batches(self, task: LocalTask) -> Iterator[Parts]:
         """Start the streams of the task and its layers; iterate over its batches, on the device."""
-        ready = self.prepare()
-        layers = ready.streams(task.seed).at(Purpose.LAYERS, task.client, task.task)
-        # Only afterwards may a checkpoint put its own random state in place.
-        seed_layers(int(layers.integers(2**63)), self.training.device)
-        return (self._parts(ready, rows, task.client) for rows in self._rows(task))
+        return self._task_batches.of_task(self.prepare(), task)
 
-    def _parts(self, ready: DeviceState, rows: Tensor, client: ClientId) -> Parts:
-        """The samples of a batch in as many parts as `accumulate` says, or as there are samples."""
-        if not len(rows):
-            # With privacy of examples a batch may be empty.
-            return []
-        if self.training.accumulate == 1:
-            return [(self._gather(ready, rows, client), 1.0)]
-        parts = [part for part in rows.tensor_split(self.training.accumulate) if len(part)]
-        return [(self._gather(ready, part, client), len(part) / len(rows)) for part in parts]
-
-    def _gather(self, ready: DeviceState, rows: Tensor, client: ClientId) -> Batch:
-        """A client's samples on the device. Targets that are read only now are checked now."""
-        if isinstance(ready.train, Dataset):
-            return ready.gather(rows)
-        name = partial(self.data.name_of, client)
-        with reading(f"client {client}", name):
-            batch = ready.gather(rows)
-            self.criterion.check_batch(batch, lambda n: name(int(rows[n])))
-        return batch
-
-    def _rows(self, task: LocalTask) -> Iterator[Tensor]:
-        """Start the stream of the task's batches, valid until the next; iterate over their samples."""
-        own = self.data.client_indices(task.client)
-        if self.examples is not None:
-            rate = sampling_rate(self.batch_size, len(own))
-            found = example_batches(self._secret(task), len(own), rate, task.steps)
-            return (own.index_select(0, rows) for rows in found)
-        rng = self.prepare().streams(task.seed).at(Purpose.TRAIN, task.client, task.task)
-        found = batches(rng, len(own), self.batch_size, task.steps, self.drop_last)
-        return (own.index_select(0, rows) for rows in found)
+    @property
+    def _evaluation(self) -> DataEvaluation:
+        return DataEvaluation(self.data, self.training, self.criterion, self.metrics)
 
     def evaluate(self, model: Model) -> Metrics:
         """Evaluate a model on the common test set: the mean "loss", and the metrics.
@@ -493,17 +437,7 @@ class TorchLearner:
         Raises:
             UsageError: There is no test set, or the module cannot take its batches.
         """
-        test = self.data.test
-        if test is None or not len(test):
-            if self.data.held_out is not None:
-                raise UsageError(
-                    "there is no test set, and the clients hold out samples: evaluate there, with "
-                    "evaluate.at = 'clients', or give test samples"
-                )
-            raise UsageError("the test set has no samples: give it some, or evaluate = None")
-        ready = self.prepare()
-        ready.bench.load(model)
-        return self._evaluate(test, torch.arange(len(test)), "the test set", "sample {}".format)
+        return self._evaluation.on_test_set(self.prepare(), model)
 
     def held_out(self, client: ClientId) -> int:
         """Number of samples that a client holds out."""
@@ -528,31 +462,8 @@ class TorchLearner:
         held = self.data.held_out
         if held is None or not held.count(client):
             return 0, {}
-        rows, bench = held.client(client), self.prepare().bench
-        bench.load(model)
-        bench.restore_personal(inputs.state)
-        restore_buffers(inputs.state, bench.buffers, bench.integers)
-        whose = partial(self.data.name_of, client)
-        return len(rows), self._evaluate(self.data.train, rows, f"client {client}", whose)
-
-    def _evaluate(self, samples: Samples, rows: Tensor, whose: str, name: Callable[[int], str]) -> Metrics:
-        ready, training = self.prepare(), self.training
-        bench, there = ready.bench, ready.resident(samples)
-        bench.module.eval()
-        parts = torch.split(rows, training.evaluation_batch_size)
-
-        def batch(part: Tensor) -> Batch:
-            with reading(whose, name):
-                # The targets of what stays on the device are checked on the CPU, which waits for nothing.
-                read = samples.gather(part) if there is None else (part, _targets(samples, part))
-                self.criterion.check_batch(read, lambda n: name(int(part[n])))
-            if there is None:
-                return bench.laid_out(to_device(read, training.device))
-            return bench.laid_out(there.gather(part.to(training.device, non_blocking=True)))
-
-        found = ((len(part), partial(batch, part)) for part in parts)
-        with torch.inference_mode(), training.autocast():
-            return evaluate(bench.module, self.criterion, self.metrics, found, whose)
+        rows = held.client(client)
+        return len(rows), self._evaluation.at_client(self.prepare(), model, client, rows, inputs)
 
     def estimated(self, model: Model, seed: int) -> Model:
         """Estimate BatchNorm's running statistics from random samples.
@@ -570,22 +481,7 @@ class TorchLearner:
         Raises:
             UsageError: There are fewer than two samples.
         """
-        ready, own, test = self.prepare(), self.data.rows.indices, self.data.test
-        samples = self.data.train if len(own) or test is None else test
-        available = own if len(own) else torch.arange(len(samples))
-        if len(available) < 2:
-            raise UsageError(
-                f"running statistics cannot be estimated from {len(available)} samples: give at least two, "
-                "or choose buffers follow or mean"
-            )
-        rng = stream(seed, Purpose.STATISTICS)
-        drawn = rng.choice(len(available), min(SAMPLES, len(available)), replace=False)
-        rows, device = available[torch.from_numpy(drawn)], self.training.device
-        with torch.random.fork_rng(devices=[]):
-            seed_layers(int(rng.integers(2**63)), device)
-            with reading("BatchNorm's statistics", "sample {}".format):
-                batches = (to_device(samples.gather(part), device) for part in pieces(rows))
-                return estimate(ready.bench, model, (split(batch)[0] for batch in batches))
+        return estimate_from(self.data, self.prepare().bench, model, seed, self.training.device)
 
     def prepare(self) -> DeviceState:
         """Prepare module and train set on their device, at first use in each process.

@@ -11,6 +11,7 @@
 `offbeat.metrics.kinds` has the shapes of scores and targets that are allowed.
 """
 
+from offbeat.lazy import listing
 from offbeat.metrics.auroc import AUROC
 from offbeat.metrics.classification import F1, Accuracy, BalancedAccuracy, Dice, ExactMatch
 from offbeat.metrics.clients import aggregate_clients
@@ -44,3 +45,4 @@ __all__ = [
     "make_metrics",
     "update_metrics",
 ]
+__dir__ = listing(__name__)

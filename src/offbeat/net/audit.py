@@ -21,7 +21,8 @@ from offbeat.net.auth.tokens import StoredTokens
 
 log = logging.getLogger(__name__)
 TABLE = "CREATE TABLE IF NOT EXISTS audit(seq INTEGER PRIMARY KEY, line TEXT NOT NULL, hash TEXT NOT NULL)"
-INSERT = "INSERT OR IGNORE INTO audit VALUES (?, ?, ?)"  # a commit may have been made though it failed
+# A commit may have been made though it was reported as failed, so a row may be there already.
+INSERT = "INSERT OR IGNORE INTO audit VALUES (?, ?, ?)"
 SELECT = "SELECT seq, line, hash FROM audit ORDER BY seq"
 OF_TOKENS = ("site.enrol", "site.revoke", "token.make", "token.renew", "token.revoke")
 """The actions that say which tokens there are."""
@@ -121,9 +122,11 @@ class AuditLog:
         self.head = Head()
         self._run = ""
         self._lines: list[str] = []
-        self._unwritten: list[tuple[int, str, str]] = []  # chained, but not durable as far as is known
+        # These rows are chained, and not durable as far as is known.
+        self._unwritten: list[tuple[int, str, str]] = []
         self._dropped = 0
-        self._since = 0.0  # when the first of the lines came
+        # When the first of the lines came, in seconds.
+        self._since = 0.0
         self._repeated: dict[tuple[str, ...], Repeated] = {}
         self._tokens: dict[str, set[str]] = {}
         self._told = clock()
@@ -188,7 +191,8 @@ class AuditLog:
 
     def due(self, seconds: float) -> bool:
         """Whether a row has waited for a number of seconds."""
-        if not (self._lines or self._repeated):  # asked at every batch of messages
+        # Every batch of messages asks this, so it must be fast.
+        if not (self._lines or self._repeated):
             return False
         now = self._clock()
         with self._lock:

@@ -175,7 +175,8 @@ class KitFile:
             if kit.expires is not None and not 0 <= kit.expires < _LATEST:
                 raise UsageError("its expiry is no time")
             texts = (kit.address, kit.made_by, kit.run or "", kit.policy.replace("\n", ""))
-            if not all(text.isprintable() for text in texts):  # they are printed to a terminal
+            # These texts are printed to a terminal.
+            if not all(text.isprintable() for text in texts):
                 raise UsageError("it has characters that are not printable")
             if kit.ca is not None and kit.fingerprint != _fingerprint_of(kit.ca):
                 raise UsageError("its certificate has not its fingerprint")

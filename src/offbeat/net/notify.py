@@ -44,7 +44,8 @@ class ServiceManager:
             return
         lines = [state, *([f"STATUS={status}"] if status else [])]
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to:
-            to.setblocking(False)  # a manager that does not read must not hold up the loop
+            # A manager that does not read must not hold up the loop.
+            to.setblocking(False)
             to.sendto("\n".join(lines).encode(), self.address)
 
     async def keep_alive(self) -> None:

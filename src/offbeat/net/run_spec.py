@@ -216,7 +216,7 @@ def make_run_spec(experiment: Experiment) -> RunSpec:
     assert isinstance(learner, TorchLearner | LoopLearner)
     check_algorithm(algorithm)
     plain = unwrap_buffers(algorithm.objective) == Plain()
-    name = recorded_name(replace(algorithm, codec=None))
+    name = _told_name(algorithm)
     if name not in ALGORITHMS and ":" not in name and not plain:
         raise UsageError(
             f"{name} cannot be served: sites make its objective from the algorithm's name, which does not "
@@ -248,6 +248,12 @@ def make_run_spec(experiment: Experiment) -> RunSpec:
             f"{len(spec.layout)} tensors that are trained; freeze some, or shorten the options"
         )
     return spec
+
+
+def _told_name(algorithm: Algorithm) -> str:
+    """The algorithm's name for sites, to which a codec is told beside it."""
+    name = recorded_name(algorithm)
+    return name if name in ALGORITHMS else recorded_name(replace(algorithm, codec=None))
 
 
 def _told_training(learner: LoopLearner) -> Training:

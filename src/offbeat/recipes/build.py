@@ -30,7 +30,7 @@ from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names
 from offbeat.recipes.own import labels_of, own_data, own_training
-from offbeat.recipes.recipe import Recipe, StatisticsSpec
+from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.statistics import standardized
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.execution import HERE, Execution
@@ -55,7 +55,7 @@ def make_learner(recipe: Recipe, allow: Allow = NOTHING) -> TorchLearner | Stati
     """
     own = ":" in (recipe.data.dataset or "")
     data = own_data(recipe, allow) if own else _built_in_data(recipe)
-    if isinstance(recipe.model, StatisticsSpec):
+    if recipe.gathers_statistics:
         return StatisticsLearner(data)
     return _learner(recipe, data, data.train, allow)
 
@@ -120,7 +120,7 @@ def make_server_learner(
             "offbeat join --set examples"
         )
     data = recipe.data
-    if isinstance(recipe.model, StatisticsSpec):
+    if recipe.gathers_statistics:
         shape = data.sample_shape
         return StatisticsLearner(without_clients(), None if shape is None else prod(shape), data.classes)
     tested: Samples | None = None

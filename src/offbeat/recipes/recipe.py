@@ -189,6 +189,11 @@ class Recipe(Section):
     scales: dict[str, dict[str, Any]] = {}
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
+    @property
+    def gathers_statistics(self) -> bool:
+        """Whether its run gathers statistics of features, and trains nothing."""
+        return isinstance(self.model, StatisticsSpec)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """Check options that concern several keys, and the names of labels."""

@@ -38,8 +38,10 @@ class Marker:
     """Collects marks from journal rows; rows must come in their order."""
 
     marks: list[Mark] = field(default_factory=list)
-    _asking: int | None = None  # index of the mark of the present request
-    _ready: set[int] = field(default_factory=set)  # tasks whose update is held
+    # Index of the mark of the present request.
+    _asking: int | None = None
+    # The tasks whose update is held.
+    _ready: set[int] = field(default_factory=set)
     _arrived: dict[int, float] = field(default_factory=dict)  # s by task, until the update is used or dropped
 
     def feed(self, row: Mapping[str, Any]) -> None:

@@ -47,7 +47,8 @@ def archive(directory: Path, seconds: float) -> Archiving:
         before = path.stat().st_size
         with reading(path), closing(open_database(path, write=True)) as database:
             checkpoint = record.checkpoint()
-            for _ in read_table(database, "journal"):  # what is damaged is not archived
+            # Each row is read once, since what is damaged is not archived.
+            for _ in read_table(database, "journal"):
                 pass
             database.rollback()
             query = "SELECT coalesce(max(seq), 0), (SELECT min(seq) FROM journal WHERE t > ?) FROM journal"
@@ -74,8 +75,10 @@ def _move(path: Path, database: sqlite3.Connection, limit: int) -> int:
     except sqlite3.Error as error:
         failed: RunError = database_error(path, error, "write")
         raise failed from None
-    with suppress(sqlite3.OperationalError):  # where there is no room for it, later rows use the space
-        database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # VACUUM attaches the new file
+    # Where there is no room for a copy, later rows use the space.
+    with suppress(sqlite3.OperationalError):
+        # VACUUM attaches the new file.
+        database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)
         database.execute("VACUUM")
         database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return moved

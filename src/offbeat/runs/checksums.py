@@ -77,7 +77,8 @@ def read_table(database: sqlite3.Connection, table: str, first: Key | None = Non
     bounds: tuple[Key, ...] = ()
     checksums: dict[Key, str] = {}
     if not database.in_transaction:
-        database.execute("BEGIN")  # rows and checksums as of one moment
+        # Rows and checksums are read as of one moment.
+        database.execute("BEGIN")
     if first is not None:
         where, bounds = f"WHERE {layout.key} >= ?", _bounds(layout, _block(layout, first))[:1]
     if has_table(database, "checksums"):

@@ -72,8 +72,10 @@ class ClientStates:
 
     def __init__(self, directory: Path | None = None, limit: int | None = None) -> None:
         self._directory, self._limit = directory, limit
-        self._memory: OrderedDict[ClientId, Tensors] = OrderedDict()  # least recently used first
-        self._files: dict[ClientId, str] = {}  # file of a client's present state
+        # The least recently used state comes first.
+        self._memory: OrderedDict[ClientId, Tensors] = OrderedDict()
+        # The file of a client's present state.
+        self._files: dict[ClientId, str] = {}
         self._sizes: dict[ClientId, int] = {}
         self._written = 0
         self.bytes_in_memory = 0

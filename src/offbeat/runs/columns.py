@@ -121,6 +121,7 @@ class _RecordedEntry(TypedDict, total=False):
     initial: Name
     model: Name
     batched: bool
+    guard: dict[str, Any]
     processors: list[Name]
     client_names: list[Name]
     higher_is_better: dict[Name, bool]

@@ -13,7 +13,8 @@ MOST_BYTES = 2**28
 _TABLE = re.compile(
     r"CREATE TABLE\s+(\w+|\"\w+\"|'\w+')\s*\([\w\s,()]*\)(\s*WITHOUT ROWID)?\s*", re.IGNORECASE
 )
-_ONE_ROW = "CHECK (id = 1)"  # the only expression in Offbeat's own tables
+# Offbeat's own tables have no other expression.
+_ONE_ROW = "CHECK (id = 1)"
 _EXPRESSIONS = re.compile(r"\b(AS|SELECT|CHECK|DEFAULT|GENERATED|REFERENCES)\b", re.IGNORECASE)
 
 

@@ -105,7 +105,8 @@ class _Patience:
     def __init__(self, stopping: EarlyStopping, metric: NamedMetric) -> None:
         self._stopping, self._metric = stopping, metric
         self._waited = 0
-        self._improved: float | None = None  # value of the last improvement
+        # Value of the last improvement.
+        self._improved: float | None = None
         self._best: tuple[float, Version] | None = None
 
     def save(self) -> SavedPatience:

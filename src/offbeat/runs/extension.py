@@ -1,4 +1,4 @@
-"""Runs that have ended and go on: whether new limits let them."""
+"""Runs that go on: whether the simulator may resume them, and whether new limits continue ended ones."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -39,6 +39,15 @@ def goes_on(record: RunRecord, until: Until | None) -> bool:
             f"{record.path})"
         )
     return True
+
+
+def check_simulated(record: RunRecord) -> None:
+    """Raises `UsageError` for the run of a server, which no simulator can resume."""
+    if record.served:
+        raise UsageError(
+            f"{record.path} is the state directory of a server: serve it again, as it was served, to "
+            "continue it (offbeat serve RECIPE --state DIR; --set until.KEY=VALUE gives it other limits)"
+        )
 
 
 def check_extension(record: RunRecord, until: Until | None) -> bool:

@@ -32,7 +32,8 @@ def read_journal(database: sqlite3.Connection, first: int) -> Iterator[tuple[Any
     Raises:
         ValueError: A block, or a row, is not as it was written.
     """
-    database.execute("BEGIN")  # archived rows and others as of one moment
+    # Archived rows and others are read as of one moment.
+    database.execute("BEGIN")
     if has_table(database, "journal_archive"):
         for begin, last, packed in read_table(database, "journal_archive", first // ROWS * ROWS):
             yield from _unpack(begin, last, packed)

@@ -113,6 +113,11 @@ class RunRecord(Presentation):
         return tuple(self.meta.get("processors", ()))
 
     @property
+    def served(self) -> bool:
+        """Whether sites train it, or nodes of Flower: it is a server's state directory."""
+        return "plan" in self.meta
+
+    @property
     def summary(self) -> Summary | None:
         """The run in numbers, if it has finished."""
         with reading(self.path / DATABASE):

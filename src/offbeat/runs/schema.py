@@ -15,12 +15,15 @@ Formats before 5 had no table `client_metrics`. Format 1 had a `joined` row for 
 start; 1 and 2 stored the updates of a state directory differently, and 1 to 3 the run's specification: a
 served run can be resumed only where it is 4 or later.
 """
-ARCHIVED = 6  # the format of a run of which rows are archived (`journal_archive`)
-SERVED = 4  # the first format in which a served run can be resumed
+# The format of a run of which rows are archived (`journal_archive`).
+ARCHIVED = 6
+# The first format in which a served run can be resumed.
+SERVED = 4
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 BEST = "best.safetensors"
-NEW_BEST = "best.new.safetensors"  # until its evaluation is durable
+# The best model has this name until its evaluation is durable.
+NEW_BEST = "best.new.safetensors"
 LOCK = "lock"
 ModelChoice = Literal["final", "best"]
 """The model at the end of a run, or its best version by the metric of `evaluate.keep_best`."""

@@ -64,7 +64,8 @@ class RunStore:
         self._flushed: dict[str, Any] = {}
         self._started = time.monotonic()
         database.execute("PRAGMA synchronous = FULL")
-        database.executescript(CLIENT_METRICS + checksums.SCHEMA)  # which runs of earlier versions lack
+        # Runs of earlier versions lack these tables.
+        database.executescript(CLIENT_METRICS + checksums.SCHEMA)
         self._journal_length, self._metrics_length = database.execute(
             "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), "
             "(SELECT coalesce(max(seq), -1) + 1 FROM metrics)"
@@ -99,7 +100,8 @@ class RunStore:
                     )
                 if holds_run(directory):
                     raise damage(directory / DATABASE, "is missing")
-                (directory / BEST).unlink(missing_ok=True)  # no run's that is here
+                # A best model that is left here belongs to no run that is here.
+                (directory / BEST).unlink(missing_ok=True)
                 _make_database(directory, meta, clients)
                 database = _connect(directory / DATABASE)
                 undo.callback(database.close)
@@ -114,7 +116,8 @@ class RunStore:
         """Reopen the directory of an interrupted run; raises `UsageError` or `RunError` where it cannot."""
         with ExitStack() as undo:
             try:
-                held = lock(directory)  # first: no other process may be writing
+                # The lock comes first: no other process may be writing.
+                held = lock(directory)
                 undo.callback(held.release)
                 database = _connect(directory / DATABASE)
                 undo.callback(database.close)
@@ -137,7 +140,8 @@ class RunStore:
         found = self._database.execute("SELECT value FROM meta WHERE key = 'processors'").fetchone()
         try:
             known = [] if found is None else json.loads(found[0])
-        except ValueError:  # a reader of the run reports it
+        except ValueError:
+            # A reader of the run reports it.
             return
         if known and isinstance(known, list) and processor_name() not in known:
             self.set_meta({"processors": [*known, processor_name()]})
@@ -337,9 +341,11 @@ class RunStore:
             kept, files = self._write_checkpoint(*last)
         self.flush(meta, [kept, *others], {"checkpoints": [1]})
         self._delete_except(files)
-        with suppress(sqlite3.OperationalError):  # another process is reading it
+        # It fails while another process is reading the database.
+        with suppress(sqlite3.OperationalError):
             self._database.execute("PRAGMA busy_timeout = 0")
-            self._database.execute("PRAGMA journal_mode = DELETE")  # readable on a read-only file system
+            # A database in this mode can be read on a read-only file system.
+            self._database.execute("PRAGMA journal_mode = DELETE")
 
     def abandon(self, status: str) -> None:
         """Close the run at its last checkpoint with a status, "interrupted" or "failed".
@@ -425,7 +431,8 @@ def _make_database(
     make_file(part)
     begun = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None}
     values = {**begun, "processors": [processor_name()], **meta}
-    with closing(_connect(part)) as database:  # which at last moves the write-ahead log into the file
+    # Closing the last connection moves the write-ahead log into the file.
+    with closing(_connect(part)) as database:
         database.executescript(
             "PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + SCHEMA + checksums.SCHEMA
         )

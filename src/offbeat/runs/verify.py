@@ -67,7 +67,7 @@ def verify(directory: Path) -> Verification:
     elif not private:
         with found.noting():
             _verify_run(found)
-        private = found.record is not None and "plan" in found.record.meta
+        private = found.record is not None and found.record.served
     for path in sorted(directory.rglob("*.safetensors")):
         with found.noting():
             found.count(path)
@@ -91,7 +91,7 @@ def _verify_run(found: Verification) -> None:
     rows = _consecutive(record)
     record.evaluations(), record.client_metrics(), record.client_samples(), record.site_names()
     checkpoint = record.checkpoint()
-    if checkpoint is None and "plan" in record.meta and record.status != "finished":
+    if checkpoint is None and record.served and record.status != "finished":
         raise damage(database, "has no checkpoint")
     if checkpoint is not None:
         if checkpoint.journal > rows:

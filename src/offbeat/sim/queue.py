@@ -35,7 +35,8 @@ class EventQueue:
         self._heap: list[_Entry] = []
         self._sequence = 0
         self._is_true, self._resolution = is_true, resolution
-        self._instant = -1.0  # time of the events that are fed now
+        # Time of the events that are fed now.
+        self._instant = -1.0
 
     def __len__(self) -> int:
         return len(self._heap)

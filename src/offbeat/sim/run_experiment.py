@@ -18,7 +18,7 @@ from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates, write_own
-from offbeat.runs.extension import goes_on, limits_meta
+from offbeat.runs.extension import check_simulated, goes_on, limits_meta
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.runs.summary import Summary, summary_of
@@ -90,6 +90,7 @@ def resume_experiment(
     calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)
+    check_simulated(record)
     algorithm = with_rule(experiment.algorithm, recorded_schedule_rule(record.entry("algorithm")))
     rule = recorded_noise_rule(record.meta.get("privacy", {}))
     experiment = replace(experiment, algorithm=algorithm, seed=record.seed, noise_rule=rule)

@@ -4,6 +4,7 @@
 they are used.
 """
 
+from offbeat.lazy import listing
 from offbeat.testing.algorithm import (
     check_algorithm,
     check_determinism,
@@ -30,3 +31,4 @@ __all__ = [
     "make_world",
     "random_worlds",
 ]
+__dir__ = listing(__name__)

@@ -134,9 +134,11 @@ class JournalAudit:
         self.measuring: list[int] | None = None
         self.epoch = self.released = 0
         self.summed: set[int] = set()
-        self._row: Row | None = None  # the present row
+        # The present row.
+        self._row: Row | None = None
         self._rows = 0
-        self._asked: int | None = None  # the task whose request for a model is the present event
+        # The task whose request for a model is the present event.
+        self._asked: int | None = None
 
     def moment(self, event: Row, commands: Sequence[Row]) -> None:
         """Audit an event and the commands it led to."""

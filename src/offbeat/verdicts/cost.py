@@ -30,5 +30,6 @@ def log_ratio(better: Cost, other: Cost) -> float | None:
     if min(restricted) >= horizon:
         return None
     least = min((amount for amount in restricted if amount > 0), default=1.0)
-    ahead, behind = (max(amount, least * 1e-3) for amount in restricted)  # at the target from the start
+    # A run may be at the target from the start, with a cost of 0.
+    ahead, behind = (max(amount, least * 1e-3) for amount in restricted)
     return log(behind / ahead)

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import checked_dataclass
+from offbeat.lazy import listing
 
 __all__ = [
     "Constant",
@@ -28,6 +29,7 @@ __all__ = [
     "Uniform",
     "Zipf",
 ]
+__dir__ = listing(__name__)
 
 
 @checked_dataclass

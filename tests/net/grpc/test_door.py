@@ -1,6 +1,8 @@
 """The door of the sites' port: connections that show no credential are closed, those of sites are not."""
 
 import asyncio
+import logging
+import re
 import socket
 from collections import Counter
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from offbeat.net.grpc.door import Door, connections, peer_of
 from offbeat.net.messages import Heartbeat
 from offbeat.net.refusal_log import RefusalLog
 from tests.net.authority import Authority
-from tests.net.support import LIMITS, raw, server, site
+from tests.net.support import LIMITS, raw, server, site, status
 from tests.sampling import thorough
 
 FEW = replace(LIMITS, connections=4, handshake=2.0)  # 8 connections, 2 of an address without a credential
@@ -134,6 +136,20 @@ def test_a_call_that_has_ended_begins_a_new_deadline(monkeypatch: pytest.MonkeyP
 )
 def test_the_peers_that_grpc_names(words: str, peer: tuple[str, int]) -> None:
     assert peer_of(words) == peer
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_the_log_names_a_refused_peer_by_its_address(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC writes the brackets of an IPv6 address percent-encoded."""
+
+    async def story() -> None:
+        async with server(host=host) as opened, raw(opened.address) as call:
+            await status(call)
+
+    with caplog.at_level(logging.WARNING, "offbeat.net"):
+        asyncio.run(story())
+    address = re.escape(host.strip("[]"))
+    assert re.search(rf"^refused {address} port \d+: ", caplog.messages[0])
 
 
 def test_connections_are_found_among_the_descriptors(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import get_args
 
 from hypothesis import given
@@ -11,7 +12,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from offbeat.net.monitor.prometheus import exposition
-from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
+from offbeat.net.monitor.snapshot import HelpersView, SiteState, SiteView, Snapshot
 from offbeat.runs.schema import Metric
 from tests.sampling import examples
 
@@ -98,6 +99,16 @@ def test_every_family_has_help_and_a_good_name():
     for family in text_string_to_metric_families(text):
         assert re.fullmatch(r"offbeat_[a-z_]+", family.name)
         assert family.documentation.endswith(".")
+
+
+def test_every_family_is_documented() -> None:
+    private = replace(
+        SNAPSHOT, privacy={"epsilon": 1.0, "budget": 2.0, "spent": 0}, helpers=HelpersView("2 of 2", 2)
+    )
+    page = (Path(__file__).parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
+    text = exposition(private, EVALUATION, {"north": 3.0}).decode()
+    names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
+    assert {name for name in names if not re.search(rf"`{name}[`{{]", page)} == set()
 
 
 def test_nothing_is_put_into_the_global_registry():

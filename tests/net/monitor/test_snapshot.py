@@ -20,8 +20,8 @@ def states(snapshot: Snapshot) -> dict[str, str]:
 def test_enrolled_sites_are_expected_until_they_come_and_revoked_once_they_are_enrolled_no_more() -> None:
     sites = SiteView(0, "north", "training"), SiteView(1, "south", "away"), SiteView(2, "east", "idle")
     found = with_enrolled(shown(*sites), {"north", "west"})
-    assert states(found) == {"north": "training", "south": "revoked", "east": "idle", "west": "expected"}
-    assert (found.there, found.sites[3].client, found.sites[3].last_seen) == (2, -1, None)
+    assert states(found) == {"north": "training", "south": "revoked", "east": "revoked", "west": "expected"}
+    assert (found.there, found.sites[3].client, found.sites[3].last_seen) == (1, -1, None)
 
 
 def test_where_sites_need_no_token_only_those_that_came_are_known() -> None:

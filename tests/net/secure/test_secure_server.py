@@ -146,7 +146,7 @@ def test_one_helper_that_lies_or_refuses_harms_nothing_and_is_out(
     assert len(out) == 1
     assert out[0].startswith("helper a is out: it was in the minority twice, the last time as it ")
     assert f.coordinator.helpers is not None
-    assert "a (out)" in f.coordinator.helpers.status
+    assert "a (out)" in f.coordinator.helpers.view.text
     f.die()  # and a server that is started again knows it
     f.step()
     assert f.coordinator.helpers is not None
@@ -209,7 +209,7 @@ def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
         if waiting and f.away:
             assert f.coordinator.next_due() < f.now + 200
             assert f.idle or any(name in f.names for name, _ in f.inbox)
-            assert "away" in f.coordinator.helpers.status  # type: ignore[union-attr]
+            assert "away" in f.coordinator.helpers.view.text  # type: ignore[union-attr]
 
     drive(f, 3000, leave)
     assert f.coordinator.stopped == f"reached {TASKS} client tasks"

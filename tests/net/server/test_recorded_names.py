@@ -1,25 +1,31 @@
-"""State directories of an earlier version, which kept wrappers' prefixes in the names of tensors."""
+"""State directories of an earlier version, which recorded other names of tensors and of an algorithm."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from torch import nn
 
 import offbeat as ob
+from offbeat.core.algorithm import Algorithm
 from offbeat.data import without_clients
 from offbeat.experiment import Experiment
 from offbeat.net import ServerOptions
 from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.server.open_run import open_run
 from offbeat.net.server.service import OpenRun
+from offbeat.recipes.build import make_algorithm, recorded_algorithm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def serve_once(directory: Path) -> None:
+CODEC = {"name": "fedbuff", "size": 2, "steps": 2, "with": {"codec": {"kind": "qsgd", "levels": 4}}}
+
+
+def serve_once(directory: Path, algorithm: Algorithm | None = None) -> None:
     """Open the run of a wrapped module and close it again."""
     learner = ob.TorchLearner(lambda: nn.DataParallel(nn.Linear(2, 2)), without_clients(None))
-    experiment = Experiment(ob.fedavg(steps=2), learner, evaluate=ob.Every())
+    experiment = Experiment(algorithm or ob.fedavg(steps=2), learner, evaluate=ob.Every())
     opened = open_run(experiment, directory, ServerOptions(clients=2))
     assert isinstance(opened, OpenRun)
     opened.store.close()
@@ -42,3 +48,22 @@ def test_a_server_goes_on_with_a_run_whose_names_have_the_prefixes(
         return
     with pytest.raises(ob.RunError, match="was started with another plan: layout was"):
         serve_once(tmp_path / "run")
+
+
+def test_a_composition_with_a_codec_has_its_name_and_goes_on_under_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composed = make_algorithm(CODEC)
+    serve_once(tmp_path / "run", composed)
+    assert recorded_algorithm(ob.read_run(tmp_path / "run")) == composed
+    with monkeypatch.context() as earlier:
+        earlier.setattr("offbeat.net.run_spec._told_name", lambda algorithm: f"{algorithm.name} (changed)")
+        serve_once(tmp_path / "earlier", composed)
+    serve_once(tmp_path / "earlier", composed)
+    with pytest.raises(ob.RunError, match="another plan: algorithm"):
+        serve_once(tmp_path / "earlier", make_algorithm(CODEC | {"steps": 3}))
+
+
+def test_a_codec_that_is_given_alone_does_not_change_the_algorithm(tmp_path: Path) -> None:
+    serve_once(tmp_path / "run", replace(ob.fedbuff(2, steps=2), codec=make_algorithm(CODEC).codec))
+    assert ob.read_run(tmp_path / "run").algorithm == "fedbuff"

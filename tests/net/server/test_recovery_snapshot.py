@@ -333,8 +333,8 @@ NOT_SAVED = {
 }  # fmt: skip
 """Why an attribute is not saved, by class."""
 SAVED = {
-    Driver: {"engine", "server", "registry", "began", "skipped", "rollbacks", "rolled_back"},
-    Coordinator: {"driver", "evaluations", "collapse"},
+    Driver: {"engine", "server", "registry", "began", "skipped", "rollbacks", "rolled_back", "collapse"},
+    Coordinator: {"driver", "evaluations"},
     Engine: {
         "server", "ledger", "rows", "staleness_sum", "bits_up", "exhausted",
     },
@@ -361,7 +361,7 @@ SAVED = {
 
 def parts(c: Coordinator) -> Iterator[Any]:
     """An object of each class whose state is a part of a coordinator's."""
-    engine, log, collapse = c.driver.engine, c.evaluations, c.collapse
+    engine, log, collapse = c.driver.engine, c.evaluations, c.driver.collapse
     assert isinstance(collapse, CollapseDetector)
     yield from (c, c.driver, engine, engine.server, engine.server.fleet, log, log._stopping)
     yield from (collapse, collapse._losses, c.registry, SiteRecord("a", 0), Spent())

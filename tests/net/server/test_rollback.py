@@ -23,6 +23,7 @@ from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.summary import snapshot
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
@@ -262,6 +263,44 @@ def test_weights_that_an_attack_has_shrunk(die: str | None, tmp_path: Path) -> N
     assert norms[0] is None
     assert norms[-1] is None
     assert len([n for n in norms if n is not None]) >= 5
+
+
+@pytest.mark.parametrize("back", ["to the guard's version", "after a collapse"])
+@pytest.mark.parametrize("stopped", ["at once", "after evaluations"])
+@pytest.mark.parametrize("checkpoint", ["none", "with its snapshot", "without a snapshot"])
+def test_a_restart_judges_as_the_server_did(
+    back: str, stopped: str, checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is counted over evaluations in a row begins anew at each rollback, also at one of the guard's."""
+    federation = Federation("fedasync", tmp_path, guard=ob.Guard(factor=1e9))
+    for _ in range(3):
+        federation.all_send(0.3)
+    federation.update("site-0", 500.0)
+    if back == "to the guard's version":
+        federation.update("site-1", 0.05)
+        federation.update("site-2", 0.05)
+        guard = federation.server.tensors.guard
+        assert guard is not None
+        guard.poisoned = "the updates of most clients are absurd"
+    else:
+        federation.all_send(0.05)
+    federation.all_send(0.05)
+    (row,) = federation.named("rolled_back")
+    assert ("is poisoned" in (row.data or {})["reason"]) == (back == "to the guard's version")
+    if stopped == "after evaluations":
+        federation.all_send(0.1)
+    assert federation.store is not None
+    if checkpoint != "none":
+        federation.store.checkpoint(federation.server)
+    federation.store.close()
+    if checkpoint == "without a snapshot":
+        monkeypatch.setattr(RecoverySnapshots, "restore", lambda *_: False)
+    restarted = federation.make()
+    DurableStore(tmp_path, restarted).close()
+    assert restarted.driver.collapse.save() == federation.server.driver.collapse.save()  # type: ignore[attr-defined]
+    assert restarted.tensors.good is not None
+    assert federation.server.tensors.good is not None
+    assert restarted.tensors.good[0] == federation.server.tensors.good[0]
 
 
 def actions() -> int:

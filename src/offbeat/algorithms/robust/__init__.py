@@ -17,6 +17,7 @@ from offbeat.algorithms.robust.krum import MultiKrum
 from offbeat.algorithms.robust.median import Median
 from offbeat.algorithms.robust.trimmed_mean import TrimmedMean
 from offbeat.algorithms.robust.zeno_plus import ZenoPlus
+from offbeat.lazy import listing
 
 RobustAggregator = (
     TrimmedMean | Median | MultiKrum | GeometricMedian | CenteredClip | Buckets | AFLGuard | ZenoPlus
@@ -37,3 +38,4 @@ __all__ = [
     "TrimmedMean",
     "ZenoPlus",
 ]
+__dir__ = listing(__name__)

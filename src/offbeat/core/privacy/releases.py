@@ -45,7 +45,8 @@ from offbeat.core.release import Check, EachUpdate, MadeAtOnce, Release
 from offbeat.core.server import UNSEEN
 
 LEAST_SIGMA = 10_000
-_DIGITS = 6  # of the figures in a journal: a replay on another machine must give them again
+# The figures in a journal have so many digits, which a replay on another machine gives again.
+_DIGITS = 6
 
 
 @dataclass(frozen=True)
@@ -320,7 +321,8 @@ class SummedUpdates(MadeAtOnce):
         self.plan, self._seeds, self._sum_updates = plan, seeds, sum_updates
         self._draw_noise = noise_of_rule(plan.noise_rule)
         self.memory: Tensors = {}
-        self._drawn: tuple[Version, Integers] | None = None  # the noise of the release at hand
+        # The version and the noise of the release at hand.
+        self._drawn: tuple[Version, Integers] | None = None
 
     @property
     def fewest(self) -> int:

@@ -103,7 +103,8 @@ class BatchedTrainer:
             if not isfinite(total[i]):
                 raise self._learner.not_finite(task, int(sums[:, i].isfinite().sum()), base)
         ends = [stacked.flat(i) for i in range(len(tasks))]
-        if bases[0].values.device != ends[0].device:  # they come back together
+        # On a GPU, the models of all clients come back together.
+        if bases[0].values.device != ends[0].device:
             ends = list(torch.stack(ends).to(bases[0].values.device))
         return [
             # The integers are the counters of batch norm, one a layer, which each step passes once.

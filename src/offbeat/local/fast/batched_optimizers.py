@@ -79,7 +79,8 @@ class AddedSgd:
 
     def step(self, gradients: Gradients) -> None:
         """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""
-        for slots in self._anchors or gradients:  # the proximal term gives each a gradient
+        # The proximal term gives each parameter a gradient.
+        for slots in self._anchors or gradients:
             values, parts = slots.active, gradients.get(slots, ())
             if not self._momentum:
                 self._add(values, -1.0, slots, parts)

@@ -32,7 +32,8 @@ FOLDER = "tls"
 CA_LIFE, SERVER_LIFE = timedelta(days=3650), timedelta(days=365)
 RENEWED_BEFORE = timedelta(days=30)
 """How long before its end the server's certificate is renewed."""
-_SKEW = timedelta(days=1)  # by which a site's clock may be late
+# A site's clock may be late by so much.
+_SKEW = timedelta(days=1)
 _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _DNS_NAME = re.compile(rf"(\*\.)?{_LABEL}(\.{_LABEL})*", re.ASCII | re.IGNORECASE)
 _LONGEST_NAME, _LONGEST_COMMON_NAME = 253, 64

@@ -23,7 +23,8 @@ def check_usage(option: str, certificate: bytes, usage: x509.ObjectIdentifier) -
     try:
         found = x509.load_pem_x509_certificate(certificate).extensions
         allowed = found.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except _UNREADABLE:  # what is no certificate TLS reports
+    except _UNREADABLE:
+        # TLS reports what is no certificate.
         return
     if usage not in allowed and ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE not in allowed:
         wanted, name = _USAGE[usage]

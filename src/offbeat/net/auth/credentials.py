@@ -248,7 +248,8 @@ class Authenticator:
         """Whether this is the server's certificate, as its file is now."""
         try:
             return self._own is not None and is_same(certificate, pem(self._own))
-        except UsageError:  # it is being replaced
+        except UsageError:
+            # The certificate's file is being replaced.
             return False
 
     def _not_revoked(self, identity: PeerIdentity) -> int:

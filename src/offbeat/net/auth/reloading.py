@@ -34,7 +34,8 @@ class ReloadingFiles(Generic[T]):
     ) -> None:
         self._on_reload = on_reload
         self._files, self._read, self._on_error_message = tuple(files), read, on_error_message
-        self._lock = Lock()  # gRPC asks in threads of its own
+        # gRPC asks in threads of its own.
+        self._lock = Lock()
         self._stamps = self._read_stamps()
         self._value = read()
 

@@ -71,7 +71,8 @@ class SiteToken:
 
     def __init__(self, tokens: Tokens, token: str) -> None:
         self._tokens, self._token, self._proof = tokens, token, tokens.proof(token)
-        self._sent = ""  # the last renewal, until the site has stored it
+        # The last renewal, until the site has stored it; then empty.
+        self._sent = ""
 
     @property
     def site(self) -> str | None:

@@ -34,7 +34,8 @@ def server_tls(
     shown = ReloadingFiles(
         files, lambda: _for_grpc(certificate, key, client_ca), _ON_ERROR_MESSAGE, lambda _: on_reload()
     )
-    changed: Any = shown.changed  # None for what has not, whatever gRPC's types say
+    # It is None for what has not changed, whatever gRPC's types say.
+    changed: Any = shown.changed
     return grpc.dynamic_ssl_server_credentials(
         shown.now(), changed, require_client_authentication=client_ca is not None
     )
@@ -48,14 +49,16 @@ def page_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     def before_handshake(connection: Any, _name: str | None, _first: ssl.SSLContext) -> None:
         connection.context = shown.now()
 
-    first.sni_callback = before_handshake  # called for each, also for those that name no server
+    # OpenSSL calls it for each handshake, also for those that name no server.
+    first.sni_callback = before_handshake
     return first
 
 
 def _for_grpc(certificate: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
     pair = (pem(key), pem(certificate))
     authority = None if client_ca is None else pem(client_ca)
-    context = _context(certificate, key)  # do they fit? gRPC would not say before a handshake fails
+    # Whether the two fit is checked here: gRPC would not say it before a handshake fails.
+    context = _context(certificate, key)
     try:
         if client_ca is not None:
             context.load_verify_locations(client_ca)

@@ -30,10 +30,13 @@ from offbeat.runs.files import write_private
 
 DASHBOARD = "@dashboard"
 """The name in the token of a live page; no site can have it."""
-LOCK_SECONDS = 10.0  # how long to wait for another process that changes the file
+# How long to wait for another process that changes the file.
+LOCK_SECONDS = 10.0
 _BYTES = 32
-_AT_ONCE = 4  # tokens of a name that may be valid at once: two made by hand, and two renewals
-_RENEWED_AT = 2 / 3  # of its life a token is renewed
+# So many tokens of a name may be valid at once: two made by hand, and two renewals.
+_AT_ONCE = 4
+# A token is renewed after this share of its life.
+_RENEWED_AT = 2 / 3
 _BARE_HASH = re.compile(rb"[0-9a-f]{64}\s*")  # the file of a page token of before there was a salt
 
 
@@ -93,7 +96,8 @@ class TokenFile(msgspec.Struct, omit_defaults=True):
     samples: dict[str, SampleRange] = {}
 
 
-_NOBODY = HashedToken("0" * 32, "0" * 64)  # no secret has this hash
+# No secret has this hash.
+_NOBODY = HashedToken("0" * 32, "0" * 64)
 
 
 class Tokens:
@@ -246,7 +250,8 @@ def use(path: Path, token: str) -> None:
         if used is None:
             return
         by_hash[used.sha256] = msgspec.structs.replace(used, replaces="")
-        while used is not None and used.replaces:  # one that was renewed again before it was used
+        # A token may have been renewed again before it was used.
+        while used is not None and used.replaces:
             used = by_hash.pop(used.replaces, None)
         stored.sites[name] = tuple(by_hash.values())
 

@@ -88,7 +88,7 @@ class Door:
             crowd, left[origin] = crowd - 1, left[origin] - 1
             del self._since[peer]
             shut_down(connections[peer], peer)
-            self._refusals.add(kind, f"{peer[0]} port {peer[1]}", why)
+            self._refusals.add(kind, peer_text(peer), why)
         self._warn_when_full(len(connections))
 
     def _warn_when_full(self, found: int) -> None:
@@ -131,6 +131,11 @@ def peer_of(words: str) -> Peer:
     """The peer that gRPC calls "ipv4:HOST:PORT" or "ipv6:%5BHOST%5D:PORT"."""
     host, _, port = unquote(words.partition(":")[2]).rpartition(":")
     return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+
+
+def peer_text(peer: Peer) -> str:
+    """A peer as the log names it."""
+    return f"{peer[0]} port {peer[1]}"
 
 
 def _plain(host: str) -> str:

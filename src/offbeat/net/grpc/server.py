@@ -31,7 +31,7 @@ from offbeat.net.auth.tls import server_tls
 from offbeat.net.auth.tokens import SampleRange
 from offbeat.net.clock import SystemClock
 from offbeat.net.failed_logins import FailedLogins
-from offbeat.net.grpc.door import Door, peer_of
+from offbeat.net.grpc.door import Door, peer_of, peer_text
 from offbeat.net.grpc.health import Health
 from offbeat.net.grpc.protocol import (
     ADMITTED,
@@ -191,7 +191,7 @@ class GrpcListener:
     def _end(self, context: Context, site: str | None, ending: CloseReason) -> None:
         """End a call, of a site if it has proved its name; note why it is refused."""
         if ending.kind:
-            self._refusals.add(ending.kind, context.peer(), ending.reason, site)
+            self._refusals.add(ending.kind, self._peer(context), ending.reason, site)
             event = {"action": "login" if site is None else "site.refuse", "kind": ending.kind}
             actor = Actor(site, "site", self._host(context))
             self._audit.record_repeated(actor, {**event, "reason": ending.reason}, "failed")
@@ -235,6 +235,12 @@ class GrpcListener:
     def _host(self, context: Context) -> str:
         """The address of the peer, or what the proxy before this server says it is."""
         return _forwarded_host(context) if self._on_socket else peer_of(context.peer())[0]
+
+    def _peer(self, context: Context) -> str:
+        """The peer as the log names it."""
+        if self._on_socket:
+            return self._host(context) or "a peer at the socket"
+        return peer_text(peer_of(context.peer()))
 
     async def _serve_site(self, context: Context, verified: VerifiedIdentity, renews: bool) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)

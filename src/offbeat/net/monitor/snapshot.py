@@ -180,6 +180,9 @@ class Snapshot:
 def with_enrolled(snapshot: Snapshot, enrolled: Collection[str]) -> Snapshot:
     """The snapshot with the sites that are enrolled and have not come, and with those that are no more.
 
+    The server refuses the next message of a site that is enrolled no more, so it takes part no more from that
+    moment on, though its task is lost only when its lease ends.
+
     Args:
         snapshot: A server at one moment.
         enrolled: Names of the sites that may take part. Empty means that every site may.
@@ -187,9 +190,6 @@ def with_enrolled(snapshot: Snapshot, enrolled: Collection[str]) -> Snapshot:
     if not enrolled:
         return snapshot
     known = {site.name for site in snapshot.sites}
-    sites = [
-        replace(site, state="revoked") if site.state == "away" and site.name not in enrolled else site
-        for site in snapshot.sites
-    ]
+    sites = [site if site.name in enrolled else replace(site, state="revoked") for site in snapshot.sites]
     sites += [SiteView(-1, name, "expected") for name in sorted(enrolled) if name not in known]
     return replace(snapshot, sites=tuple(sites))

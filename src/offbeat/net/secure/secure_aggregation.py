@@ -8,7 +8,7 @@ a release goes on where it was: it is checked again, or its helpers are asked ag
 import logging
 import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import repeat
 from math import inf
 from typing import TypeVar
@@ -16,7 +16,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from offbeat.core.commands import Aggregate
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError
 from offbeat.core.events import (
     Arrived,
     ClientId,
@@ -32,6 +32,7 @@ from offbeat.core.privacy.releases import AwaitedSums, ReleasePlan
 from offbeat.core.privacy.sums import Integers
 from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.monitor.snapshot import HelpersView
+from offbeat.net.secure.helper_committee import HelperCommittee
 from offbeat.net.secure.helpers import Helpers, NoHelpers, ServedRun
 from offbeat.net.secure.masked_updates import MaskedUpdateCheck, unpack
 from offbeat.net.secure.release_evidence import ReleaseEvidence
@@ -40,23 +41,22 @@ from offbeat.net.server.effects import Measurements
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
-from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
+from offbeat.secure.committee import Committee
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry
 from offbeat.secure.invalid_sums import invalid_sum
 from offbeat.secure.messages import UnmaskRefused, UnmaskShare
 from offbeat.secure.refusals import SecureRefusal
-from offbeat.secure.unmasking import Unmasking, UnmaskingPhase, UnmaskingTimes, check_instance
+from offbeat.secure.unmasking import Unmasking, UnmaskingPhase, UnmaskingTimes
 from offbeat.secure.voted_unmasking import VotedUnmasking
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 AnyUnmasking = Unmasking | VotedUnmasking
-RUN_BYTES = 32
 _NOBODY = -1  # the client of a task whose update has not arrived
 
 
 class SecureAggregation:
-    """The committee of a run, its connected helpers, and the release that is being unmasked.
+    """The releases of a run that its helpers unmask, and what these hold up.
 
     Args:
         run: The run: it applies the events, and sends the messages.
@@ -67,9 +67,8 @@ class SecureAggregation:
         draw: Draws so many bytes.
 
     Attributes:
-        committee: The committee; None before there is one.
+        helpers: The helpers, and the committee that they form.
         recorded: Sums that an earlier process made durable, by version.
-        connected: Names of the helpers that are there.
         evidence: What releases have shown of helpers and sites.
     """
 
@@ -82,26 +81,21 @@ class SecureAggregation:
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
         release = run.tensors.release
-        assert plan.privacy.secure is not None
         assert isinstance(release, AwaitedSums)
-        self._run, self._plan, self._times, self._draw, self._sums = run, plan, times, draw, release
-        self._replaces, self._forming = new_helpers is not None, True
-        self.names = new_helpers or plan.privacy.secure.helpers
-        self.committee: Committee | None = None
-        self.recorded: Mapping[Version, ReleaseSum] = {}
-        self.connected: set[str] = set()
+        self._run, self._plan, self._times, self._sums = run, plan, times, release
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
+        self.helpers = HelperCommittee(plan, new_helpers, self.evidence.out, run.close, draw)
+        self.recorded: Mapping[Version, ReleaseSum] = {}
         # The client of each task whose update has arrived: four bytes a task.
         self._owners = array("i")
-        self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
-        self._unheard: Measurements = []  # evaluations that are recorded once sites are heard again
-        self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
-        self._keys: dict[
-            str, tuple[bytes, bytes]
-        ] = {}  # by which the helpers of the next committee have registered
-        self._instances: dict[str, int] = {}  # the largest that were seen
-        self._gone: set[str] = set()  # helpers of the committee that cannot help any more
-        self._manifest: Releasing | None = None  # of the release at hand
+        # The helpers that were late in the last release.
+        self._slow: frozenset[str] = frozenset()
+        # Evaluations that are recorded once sites are heard again.
+        self._unheard: Measurements = []
+        # What a site is told when it is there, by its client.
+        self._untold: dict[ClientId, str] = {}
+        # The manifest of the release at hand, once it is fixed.
+        self._manifest: Releasing | None = None
         self._unmasking: AnyUnmasking | None = None
         # When the release at hand began, in seconds of the run's clock.
         self._began = 0.0
@@ -109,35 +103,19 @@ class SecureAggregation:
     # ---- state ----
 
     @property
-    def ready(self) -> bool:
-        """Whether there is a committee, and no other one is being formed."""
-        return self.committee is not None and not self._forming
+    def names(self) -> tuple[str, ...]:
+        """Names of the helpers."""
+        return self.helpers.names
+
+    @property
+    def connected(self) -> Collection[str]:
+        """Names of the helpers that are there."""
+        return self.helpers.connected
 
     @property
     def busy(self) -> bool:
         """Whether sites are not heard: a release waits for its sum, or tasks for their new committee."""
-        return bool(self._sums.waiting) or (self._run.server.begun and not self.ready)
-
-    @property
-    def status(self) -> str:
-        """The helpers and the state of the release, in one line."""
-        line = f"helpers: {', '.join(map(self._standing, self.names))}"
-        if not self.ready:
-            return f"{line}; the committee is formed when all are there"
-        return line if self.waiting is None else f"{line}; release {self.waiting} waits for them"
-
-    def _standing(self, name: str) -> str:
-        if name in self.evidence.out:
-            return f"{name} (out)"
-        return name if name in self.connected else f"{name} (away)"
-
-    @property
-    def rule(self) -> int:
-        """The rule of the committee, or of the one that is to be formed."""
-        if self.committee is not None and not self._forming:
-            return self.committee.rule
-        assert self._plan.privacy.secure is not None
-        return rule_of(len(self.names), self._plan.privacy.secure.most_colluding)
+        return bool(self._sums.waiting) or (self._run.server.begun and not self.helpers.ready)
 
     @property
     def waiting(self) -> Version | None:
@@ -147,17 +125,13 @@ class SecureAggregation:
     @property
     def view(self) -> HelpersView:
         """How the helpers are shown."""
-        return HelpersView(self.status, len(self.connected), self.waiting)
+        return HelpersView(self.helpers.status(self.waiting), len(self.connected), self.waiting)
 
     def enter_event(self, event: Event) -> None:
         """Follow the journal, also while it is repeated."""
         match event:
             case CommitteeFormed():
-                self.committee, self._forming = self._committee(event), False
-                if not self._replaces:
-                    self.names = tuple(name for name, _ in event.helpers)
-                self._instances.clear()
-                self._gone.clear()
+                self.helpers.enter(event)
                 self.evidence.new_committee()
                 self._slow = frozenset()
             case Releasing():
@@ -167,12 +141,10 @@ class SecureAggregation:
             case Left():
                 self.evidence.left(self._present)
             case Released():
-                assert self.committee is not None
                 summed = () if self._manifest is None else self._manifest.tasks
-                self.evidence.note(event, summed, self._owners, self._present, self.committee)
+                self.evidence.note(event, summed, self._owners, self._present, self._formed())
                 self._manifest = None
-                for name, instance in event.instances.items():
-                    self._instances[name] = max(instance, self._instances.get(name, 0))
+                self.helpers.note_instances(event.instances)
 
     def _own(self, event: Arrived) -> None:
         """Note the client of an update."""
@@ -196,7 +168,7 @@ class SecureAggregation:
         if register.public_key:
             helpers = ", ".join(self.names)
             raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
-        if not (register.secure and register.rule >= self.rule):
+        if not (register.secure and register.rule >= self.helpers.rule):
             raise InvalidUpdateError(SecureRefusal.NOT_SECURE, "secure")
 
     def update_check(self, check: UpdateCheck) -> UpdateCheck:
@@ -204,20 +176,18 @@ class SecureAggregation:
         return MaskedUpdateCheck(self._run, self._formed, check.samples_unit)
 
     def _formed(self) -> Committee:
-        assert self.committee is not None
-        return self.committee
+        assert self.helpers.formed is not None
+        return self.helpers.formed
 
     def registered(self, name: str, message: Registered) -> Registered:
         """The answer to a registration, with the present names of the helpers."""
-        privacy = message.plan["privacy"]
-        secure = {**privacy["secure"], "helpers": list(self.names)}
-        return replace(message, plan={**message.plan, "privacy": {**privacy, "secure": secure}}, site=name)
+        plan = {**message.plan, "privacy": self.helpers.described(message.plan["privacy"])}
+        return replace(message, plan=plan, site=name)
 
     def greet(self, site: SiteRecord) -> None:
         """Tell a connected site who the helpers are, and the fate of its update."""
-        if self.ready:
-            assert self.committee is not None
-            self._run.send(site.name, self.committee)
+        if self.helpers.ready:
+            self._run.send(site.name, self._formed())
         self._tell_site(site.client)
 
     def _tell_site(self, client: ClientId) -> None:
@@ -235,9 +205,8 @@ class SecureAggregation:
             self._sums.sums[event.version] = self._recorded_sum(event)
 
     def recovered(self) -> None:
-        """The journal has been repeated: is another committee asked for?"""
-        if self.committee is not None:
-            self._forming = self.names != tuple(helper.name for helper in self.committee.helpers)
+        """The journal has been repeated: events are new from now on."""
+        self.helpers.recovered()
 
     def check_snapshots(self) -> None:
         """Raises `TypeError`: the committee, and what releases have shown of helpers, are in the journal."""
@@ -252,23 +221,6 @@ class SecureAggregation:
                 "restore the directory as a whole, or begin a new run"
             )
         return record.total
-
-    def _committee(self, event: CommitteeFormed) -> Committee:
-        privacy = self._plan.privacy
-        assert privacy.secure is not None
-        assert privacy.most is not None
-        assert privacy.clip is not None
-        verify = event.verify_keys or ("",) * len(event.helpers)
-        members = tuple(
-            CommitteeMember(name, bytes.fromhex(key), bytes.fromhex(other))
-            for (name, key), other in zip(event.helpers, verify, strict=True)
-        )
-        return Committee(
-            run=bytes.fromhex(event.run), epoch=event.epoch, helpers=members,
-            colluding=privacy.secure.most_colluding, least=privacy.fewest,
-            colluding_clients=privacy.colluding_clients, most=privacy.most, dominance=privacy.dominance,
-            weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip, rule=event.rule,
-        )  # fmt: skip
 
     # ---- what a release holds up ----
 
@@ -291,7 +243,7 @@ class SecureAggregation:
 
     def when_ready(self, action: Callable[[], object]) -> None:
         """Do something, but not before the committee is there."""
-        if self.ready:
+        if self.helpers.ready:
             action()
 
     def while_heard(self, steps: Iterable[object]) -> None:
@@ -345,107 +297,40 @@ class SecureAggregation:
 
     def disconnected(self, now: float, name: str) -> None:
         """A helper's connection has ended."""
-        self.connected.discard(name)
+        self.helpers.connected.discard(name)
         self._tell(name, lambda unmasking, number: unmasking.departed(number, now), now)
 
     def _tell(self, name: str, what: Callable[[AnyUnmasking, int], list[Effect]], now: float) -> None:
         """Tell the unmasking something of a helper, if there is one and it is the helper's."""
-        if self._unmasking is not None and (number := self._number(name)) is not None:
+        if self._unmasking is not None and (number := self.helpers.number(name)) is not None:
             self._follow(now, what(self._unmasking, number))
 
     def _register(self, now: float, name: str, register: Register, registered: Registered) -> None:
-        if (reason := self._refusal(name, register)) is not None:
+        if (reason := self.helpers.register(name, register)) is not None:
             log.error("helper refused", extra={"helper": name, "reason": reason})
             self._run.send(name, Rejected(reason))
             self._run.close(name, reason)
-            self._warn_if_too_few()
+            self.helpers.warn_if_too_few()
             return
-        self.connected.add(name)
-        self._keys[name] = register.public_key, register.verify_key
         self._run.send(name, registered)
-        if self.ready:
-            assert self.committee is not None
-            self._run.send(name, self.committee)
+        if self.helpers.ready:
+            self._run.send(name, self._formed())
             self._tell(name, lambda unmasking, number: unmasking.arrived(number, now), now)
-        elif self.connected >= set(self.names):
+        elif self.helpers.complete:
             self._form(now)
-
-    def _refusal(self, name: str, register: Register) -> str | None:
-        """Why a helper may not help; None if it may."""
-        if len(register.public_key) != RUN_BYTES:
-            return SecureRefusal.NOT_A_SITE.format(name=name)
-        if self.ready and name in self.evidence.out:
-            return self.evidence.out[name]
-        if self.rule >= VOTES and (register.rule < VOTES or len(register.verify_key) != RUN_BYTES):
-            return SecureRefusal.NO_VOTES.format(name=name)
-        own = None if self.committee is None else {h.name: h.public_key for h in self.committee.helpers}
-        if own is not None and self.ready:
-            if own[name] == register.public_key:
-                try:
-                    check_instance(name, self._instances.get(name, 0), register.instance)
-                except UsageError as error:
-                    self._gone.add(name)
-                    return str(error)
-                self._gone.discard(name)
-                return None
-            if register.committee:
-                # The helper belongs to a committee that this one has replaced.
-                return SecureRefusal.COMMITTED.format(name=name)
-            if not self._replaces:
-                self._gone.add(name)
-                return SecureRefusal.OWN_KEY.format(name=name)
-            self._forming = True
-            # The other helpers serve the committee that is to be replaced.
-            for other in list(self.connected):
-                self._run.close(other, "a new committee is being formed")
-            self.connected.clear()
-        if register.committee:
-            return SecureRefusal.COMMITTED.format(name=name)
-        others = {
-            self._keys[other][0]: other for other in self.names if other in self._keys and other != name
-        }
-        if register.public_key in others:
-            return SecureRefusal.SAME_KEY.format(name=name, other=others[register.public_key])
-        return None
-
-    def _warn_if_too_few(self) -> None:
-        """Tell the operator that no release can be made any more."""
-        if self.committee is None or not (self._gone or self.evidence.out):
-            return
-        left = len(self.committee.helpers) - len(self._gone | set(self.evidence.out))
-        needed = self.committee.needed
-        if left < needed:
-            reason = SecureRefusal.FEW_HELPERS.format(left=left, needed=needed)
-            log.error("too few helpers", extra={"reason": reason})
-        elif left == needed:
-            log.warning("no helper may fail", extra={"reason": SecureRefusal.FEWEST_LEFT.format(
-                left=left, needed=needed
-            )})  # fmt: skip
 
     def _form(self, now: float) -> None:
         """Form the committee: all its helpers are there."""
-        before = self.committee
-        run = self._draw(RUN_BYTES) if before is None else before.run
+        first = self.helpers.formed is None
         self.fail(now, SecureRefusal.OTHER_HELPERS)
-        keys = tuple((name, self._keys[name][0].hex()) for name in self.names)
-        verify = tuple(self._keys[name][1].hex() for name in self.names)
-        epoch, rule = 1 if before is None else before.epoch + 1, self.rule
-        self._run.apply(now, CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ()))
-        # A server's process replaces its committee once.
-        self._replaces = False
-        assert self.committee is not None
-        if before is None:
+        self._run.apply(now, event := self.helpers.next_committee())
+        self.helpers.keep()
+        if first:
             log.info("guards against bad updates see sums only")
         sites = self._run.registry.sites.values()
-        log.info("committee formed", extra={"epoch": epoch, "helpers": ", ".join(self.names)})
+        log.info("committee formed", extra={"epoch": event.epoch, "helpers": ", ".join(self.names)})
         for name in (*self.names, *(site.name for site in sites if site.connected)):
-            self._run.send(name, self.committee)
-
-    def _number(self, name: str) -> int | None:
-        """A helper's number in the committee, None while it is not in it."""
-        assert self.committee is not None
-        names = [helper.name for helper in self.committee.helpers]
-        return names.index(name) if name in names else None
+            self._run.send(name, self._formed())
 
     # ---- a release ----
 
@@ -454,7 +339,7 @@ class SecureAggregation:
         self._part_with_sites(now)
         if self._unmasking is not None:
             self._follow(now, self._unmasking.tick(now))
-        elif self._sums.waiting and self.ready:
+        elif self._sums.waiting and self.helpers.ready:
             self._begin(now)
 
     def next_due(self, sites: Callable[[], float]) -> float:
@@ -467,14 +352,13 @@ class SecureAggregation:
             return sites()
         if self._unmasking is not None:
             return self._unmasking.deadline
-        return 0.0 if self._sums.waiting and self.ready else inf
+        return 0.0 if self._sums.waiting and self.helpers.ready else inf
 
     def _begin(self, now: float) -> None:
         """Begin the unmasking of the release that waits, or go on with it after a restart."""
-        if not self.ready or self._unmasking is not None:
+        if not self.helpers.ready or self._unmasking is not None:
             return
-        command, manifest, committee = self._release, self._manifest, self.committee
-        assert committee is not None
+        command, manifest, committee = self._release, self._manifest, self._formed()
         held, sites = self._run.tensors.updates, self._run.registry.by_client
         found = self.recorded.get(command.version)
         if found is not None and found.tasks == command.tasks and manifest is not None:
@@ -494,13 +378,11 @@ class SecureAggregation:
             fixed = CommitManifest(command.version, tuple(own), manifest.left_out, digest)
         begun = committee, command.version, entries, lambda task: unpacked[task][0], now, self._times, fixed
         if committee.votes:
-            slow = [self._number(name) for name in self._slow]
-            self._unmasking = VotedUnmasking(*begun, frozenset(n for n in slow if n is not None))
+            self._unmasking = VotedUnmasking(*begun, frozenset(self.helpers.numbers(self._slow)))
         else:
             self._unmasking = Unmasking(*begun)
-        there = self.connected - set(self.evidence.out)
-        self._began, numbers = now, [self._number(name) for name in there]
-        self._follow(now, self._unmasking.begin([n for n in numbers if n is not None], now))
+        self._began, there = now, set(self.connected) - set(self.evidence.out)
+        self._follow(now, self._unmasking.begin(self.helpers.numbers(there), now))
 
     def fail(self, now: float, reason: str) -> None:
         """Give up the releases that wait.
@@ -609,7 +491,7 @@ class SecureAggregation:
     @property
     def _who_spoils(self) -> str:
         """The clients that may have spoiled a sum, in words."""
-        if self.committee is not None and self.committee.votes:
+        if self.helpers.formed is not None and self.helpers.formed.votes:
             return "one of the sites"
         return f"one of the sites or of the helpers {', '.join(self.names)}"
 
@@ -638,7 +520,7 @@ class SecureAggregation:
                 self._run.send(name, Rejected(self.evidence.out[name]))
                 self._run.close(name, self.evidence.out[name])
                 self.disconnected(now, name)
-            self._warn_if_too_few()
+            self.helpers.warn_if_too_few()
 
     def _part_with_sites(self, now: float) -> None:
         """Sites that are put aside or sent away leave, once no release waits."""

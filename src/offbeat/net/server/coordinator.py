@@ -28,8 +28,8 @@ Rules
 4. No version is evaluated because of the time before `_next_evaluation`, and none before the run began.
 5. `evaluations` has the recorded evaluations in the order of their rows. Once `evaluations.reached` is set,
    the run ends.
-6. Where the run may roll back, `collapse` has judged these evaluations in the same order, but for those of
-   withdrawn versions if it judges none. A restart has it judge the recorded ones again.
+6. Where the run may roll back, `driver.collapse` has judged these evaluations in the same order, but for
+   those of withdrawn versions if it judges none. A restart has it judge the recorded ones again.
 7. `server`, `tensors`, `registry` and `helpers` are the driver's own objects, and are never replaced.
 8. What inputs have led to is in `driver.effects` until `take`, which leaves it empty.
 """
@@ -52,7 +52,7 @@ from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.secure.secure_aggregation import helpers_of
-from offbeat.net.server.collapse import Collapse, CollapseDetector, SavedCollapse, parameter_norm
+from offbeat.net.server.collapse import CollapseDetector, SavedCollapse, parameter_norm
 from offbeat.net.server.driver import Driver, SavedDriver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
@@ -88,7 +88,6 @@ class Coordinator:
         algorithm: The algorithm that is driven.
         now: The latest time, in seconds of the run's clock.
         rejected: Number of messages that were not accepted, by the kind of their error.
-        collapse: Judges the evaluations.
         helpers: The run's helpers.
 
     Raises:
@@ -112,7 +111,6 @@ class Coordinator:
         self.rejected = self._handler.rejected
         self.now = 0.0
         self.evaluations = EvaluationLog(run.experiment.until, run.higher_is_better)
-        self.collapse: Collapse = CollapseDetector()
         self._initial_norm = parameter_norm(run.initial)
         self._ticked = 0.0
         self._next_evaluation = 0.0
@@ -260,14 +258,14 @@ class Coordinator:
         if clients and not self.evaluations.count:
             check_found(self.experiment.until, self.experiment.evaluate, metrics)
         norm = parameter_norm(e.model) / self._initial_norm if self._initial_norm else inf
-        metrics = {**metrics, **self.collapse.to_record(metrics, norm)}
+        metrics = {**metrics, **self.driver.collapse.to_record(metrics, norm)}
         row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
         self.driver.effects.metrics.append(row)
         self.driver.effects.evaluated.append(e.model)
         self.driver.effects.client_metrics += client_metrics(row.seq, clients)
         self._check_metrics()
         if self.options.rollback:
-            good = judge_version(self.driver, self.collapse, self.now, e, metrics)
+            good = judge_version(self.driver, self.now, e, metrics)
             if good is not None:
                 self._handler.breaker.forgive(good)
 
@@ -338,11 +336,11 @@ class Coordinator:
             TypeError: It cannot be saved, and why.
         """
         self.helpers.check_snapshots()
-        if not isinstance(self.collapse, CollapseDetector):
+        if not isinstance(self.driver.collapse, CollapseDetector):
             raise TypeError("the run was begun under an earlier rule of collapse")
         if not self.algorithm.schedule.snapshots:
             raise TypeError(f"the schedule of {self.algorithm.name} does not say snapshots = True")
-        return SavedRun(self.driver.save(), self.evaluations.save(), self.collapse.save())
+        return SavedRun(self.driver.save(), self.evaluations.save(), self.driver.collapse.save())
 
     def restore(self, saved: SavedRun) -> None:
         """Go on from a state; what follows is what follows after `replay` without tensors.
@@ -353,10 +351,10 @@ class Coordinator:
         Raises:
             ValueError, KeyError, TypeError: It does not fit. `restore` of a state that does sets all right.
         """
-        assert isinstance(self.collapse, CollapseDetector)
+        assert isinstance(self.driver.collapse, CollapseDetector)
         self.driver.restore(saved.driver)
         self.evaluations.load(saved.evaluations)
-        self.collapse.restore(saved.collapse)
+        self.driver.collapse.restore(saved.collapse)
         self.now = self._ticked = self.server.now
         self._check_metrics()
 

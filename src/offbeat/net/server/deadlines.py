@@ -17,7 +17,8 @@ from offbeat.net.server.lazy_heap import LazyHeap
 from offbeat.net.server.site_registry import Registry
 
 FACTOR = 10.0
-_SPARE = 64  # entries of tasks that have ended, beside as many as there are tasks
+# Entries of tasks that have ended may be so many more than there are tasks.
+_SPARE = 64
 _Key = tuple[TaskId, ClientId]
 
 
@@ -42,7 +43,8 @@ class Deadlines:
         # The tasks of sites with a speed, and those of sites without.
         self._later: LazyHeap[_Key] = LazyHeap(self._deadline)
         self._first: LazyHeap[_Key] = LazyHeap(self._deadline)
-        self._seen = 0  # tasks that have been looked at
+        # Number of the tasks that have been looked at.
+        self._seen = 0
         # Speed and client of each site that has one, and of what sites had before.
         self._speeds: list[tuple[float, ClientId]] = []
         self._slowest = 0.0

@@ -20,6 +20,8 @@ Rules
    lines of the log.
 7. While recorded events are repeated, `engine.record` checks rows in place of entering them in `effects`,
    and `engine.tensors` is None where no tensor is to be touched. `replay` puts both back, whatever happens.
+8. `collapse` hears of a rollback when it is made, so nothing that it counts in a row goes on across one.
+   Repeated events do not tell it: who has it judge the recorded evaluations again tells it of the rollbacks.
 """
 
 import logging
@@ -63,6 +65,7 @@ from offbeat.net.messages import (
 from offbeat.net.secure.helpers import Helpers, ServedRun
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
+from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.deadlines import Deadlines
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.leases import Leases
@@ -103,6 +106,7 @@ class Driver:
         deadlines: The deadlines of the tasks in training.
         helpers: The run's helpers.
         directions: Direction and size of each site's updates.
+        collapse: Judges the evaluations of versions.
         client_evaluations: The evaluations at the sites; None means that there are none.
         skipped: Number of aggregations that were skipped.
         rollbacks: Number of rollbacks.
@@ -132,6 +136,7 @@ class Driver:
         self.rolled_back: Version = 0
         self._options, self._experiment = options, experiment
         self.directions = SiteDirections(self.tensors.model.layout.parameters)
+        self.collapse: Collapse = CollapseDetector()
         self.client_evaluations: ClientEvaluations | None = None
         every = experiment.evaluate
         if every.at_clients:
@@ -209,6 +214,7 @@ class Driver:
         """
         assert self.tensors.good is not None
         to, self.effects.good = self.tensors.good[0], self.tensors.good
+        self.collapse.withdraw()
         log.error("rolled back", extra={"version": self.server.version + 1, "base": to, "reason": reason})
         self.apply(now, RolledBack(to, reason))
         for task in [task for task in self.server.tasks.values() if task.newest > to]:

@@ -36,7 +36,14 @@ from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.kept_updates import Stored, StoredUpdates, no_update, read_stored, recorded_update
+from offbeat.net.server.kept_updates import (
+    NEWEST,
+    Stored,
+    StoredUpdates,
+    no_update,
+    read_stored,
+    recorded_update,
+)
 from offbeat.net.server.large_updates import UPDATES
 from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
@@ -112,7 +119,8 @@ class DurableStore:
                 store = RunStore.reopen(directory)
             else:
                 store = RunStore.create(directory, _with_rules(meta, coordinator), [])
-            on_error.callback(store.close)  # nobody else writes until then
+            # Nobody else writes until the store is closed.
+            on_error.callback(store.close)
             # Whatever this directory was until now, it is served by itself.
             not_mirrored: Statement = ("DELETE FROM meta WHERE key = ?", [(MIRROR,), (MIRROR_OF,)])
             tables: list[Statement] = [(table, [()]) for table in (*_TABLES, TABLE)]
@@ -251,7 +259,8 @@ class DurableStore:
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
         self._logged, self._small, self._rows, self._saved = 0, 0, 0, time.monotonic()
-        self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
+        # Checkpoints take at most 5 % of the time.
+        self._pause = max(self._least_pause, 20 * (self._saved - begun))
         self.mirror.renew(self._files, coordinator.tensors.release)
         self._tell_mirror()
 
@@ -314,7 +323,7 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
         raise damage(record.path / DATABASE, "has no checkpoint")
     guard, clients = coordinator.experiment.guard, coordinator.options.clients
     follow_recorded_rules(coordinator.tensors, record, guard, clients)
-    coordinator.collapse = collapse_of(recorded_rule(record))
+    coordinator.driver.collapse = collapse_of(recorded_rule(record))
     for name, client, labels in record.sites():
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     restored = snapshots.restore(record, checkpoint)
@@ -336,7 +345,8 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
     if coordinator.options.rollback:
         since = checkpoint.journal - 1 if restored else None
         rollbacks = [row for row in record.rows("event", after=since) if row.name == "rolled_back"]
-        good = _judge_again(evaluations, rollbacks, coordinator)
+        first = coordinator.driver.rolled_back if restored else 0
+        good = _judge_again(evaluations, rollbacks, coordinator.driver.collapse, first)
     stored = _updates_since_checkpoint(record)
 
     def load(event: Arrived) -> LocalResult:
@@ -363,29 +373,34 @@ def collapse_of(rule: int) -> Collapse:
 
 
 def _judge_again(
-    evaluations: Iterable[Metric], rolled_back: Iterable[Row], coordinator: Coordinator
+    evaluations: Iterable[Metric], rolled_back: Iterable[Row], collapse: Collapse, first: Version
 ) -> Version | None:
     """Have evaluations judged as they were; the version to which a rollback goes, if one of them is good.
 
     Args:
-        evaluations: Those that the coordinator has not judged yet.
-        rolled_back: The rows of the rollbacks that it has not seen yet.
-        coordinator: The coordinator.
+        evaluations: Those that the rule has not judged yet.
+        rolled_back: The rows of the rollbacks that it has not heard of yet.
+        collapse: The rule.
+        first: The version that the last rollback made of which it has heard; 0 before any.
     """
-    collapse = coordinator.collapse
     rollbacks = deque((row.flat()["to"], row.flat()["version"]) for row in rolled_back)
     withdrawn = [range(to + 1, version) for to, version in rollbacks]
-    # At a new coordinator no version was withdrawn: nothing is restored from a snapshot.
-    good, first = None, coordinator.driver.rolled_back
+    good = None
     for metric in evaluations:
+        # The guard has demanded these: the version that they made, or a later one, is evaluated here.
+        while rollbacks and rollbacks[0][1] <= metric.version:
+            collapse.withdraw()
+            first = rollbacks.popleft()[1]
         if metric.version < first and not collapse.judges_withdrawn:
             continue
         collapsed = collapse.judge(metric.found) is not None
         if collapse.good and not any(metric.version in versions for versions in withdrawn):
             good = metric.version
-        while rollbacks and (collapsed or rollbacks[0][1] <= metric.version):
+        if rollbacks and collapsed:
             collapse.withdraw()
-            first, collapsed = rollbacks.popleft()[1], False
+            first = rollbacks.popleft()[1]
+    if rollbacks:
+        collapse.withdraw()
     return good
 
 

@@ -62,7 +62,8 @@ class FinishedService:
 
     def detach(self) -> None:
         """Wait for no more sites. May be called in any thread."""
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+        # Where the loop has ended, nobody waits.
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._left.set)
 
     async def _sleep(self, seconds: float) -> None:

@@ -106,7 +106,8 @@ def open_run(
         check_same(found, spec)
         experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, found))
         if found.status == "finished" and not goes_on(found, experiment.until):
-            delete_secrets(directory)  # of a server that died just then
+            # A server that died just then has left them.
+            delete_secrets(directory)
             shared = None
             if options.share_model is not None:
                 final = read_model(directory / MODEL, layout)
@@ -119,7 +120,8 @@ def open_run(
     if found is not None:
         prepared.check_initial(found)
     complete, until, every = prepared.complete, experiment.until, experiment.evaluate
-    if tested and (until.metrics or every.keep_best):  # now, not when all sites are there
+    # A metric that is not found is told now, not when all sites are there.
+    if tested and (until.metrics or every.keep_best):
         check_found(until, every, learner.evaluate(complete(prepared.initial)))
     meta, run, label = None, token_hex(8), experiment.name
     if found is not None:
@@ -131,7 +133,8 @@ def open_run(
     training = spec.training
     info = RunInfo(run, spec.document(), spec.classes, training.batch_size, training.drop_last)
     coordinator = Coordinator(prepared, options, info, seeds)
-    one_at_a_time = Lock()  # of the threads that use the learner
+    # Several threads use the learner.
+    one_at_a_time = Lock()
 
     def completed(version: Model) -> Model:
         if complete is unchanged:
@@ -170,12 +173,14 @@ def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOpti
 def _check_releases(plan: ReleasePlan, options: ServerOptions, found: RunRecord | None) -> None:
     """Raises `UsageError` for releases that a server cannot make."""
     privacy = plan.privacy
-    noise, most = privacy.noise, max(plan.clients, options.clients)  # sites for which the run waits
+    # The run may wait for more sites than it was planned for.
+    noise, most = privacy.noise, max(plan.clients, options.clients)
     if noise is not None and noise.budget.delta * most >= 1:
         raise Refusal.DELTA.error(delta=noise.budget.delta, clients=most)
     if privacy.fewest > plan.clients:
         raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=plan.clients)
-    if found is None or options.helpers is not None:  # else its committee goes on by its own rule
+    # A recorded committee goes on by its own rule.
+    if found is None or options.helpers is not None:
         _check_requests(privacy)
 
 
@@ -241,10 +246,11 @@ def check_same(record: RunRecord, spec: RunSpec) -> None:
         UsageError: It holds a simulated run.
         RunError: It holds another run, or one that an earlier version began.
     """
-    if "plan" not in record.meta:
+    if not record.served:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
     begun = record.meta["format"]
-    if record.status != "finished" and begun < SERVED:  # whose specification may be in other words
+    # The specification of a run of an earlier format may be in other words.
+    if record.status != "finished" and begun < SERVED:
         raise RunError(
             f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
             f"({record.meta.get('offbeat')}, format {begun}; this version serves {SERVED} to {ARCHIVED}): "
@@ -255,10 +261,15 @@ def check_same(record: RunRecord, spec: RunSpec) -> None:
 
 
 def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A specification with the names of tensors as an earlier version recorded them, if they alone differ.
+    """A specification with the names of algorithm and tensors as an earlier version recorded them.
 
-    It kept the prefixes that `torch.compile` and `DataParallel` put before them.
+    It called an algorithm that is composed with a codec "(changed)". It kept the prefixes that
+    `torch.compile` and `DataParallel` put before the names of tensors; they are taken over where they alone
+    differ.
     """
+    name = document["algorithm"]["name"]
+    if document["codec"] is not None and plan.get("algorithm", {}).get("name") == f"{name} (changed)":
+        document = {**document, "algorithm": {**document["algorithm"], "name": f"{name} (changed)"}}
     told, here = plan.get("layout", []), json.loads(json.dumps(document["layout"]))
     bare, same = ([[without_prefixes(name), *entry] for name, *entry in layout] for layout in (told, here))
     return {**document, "layout": told} if bare == same else document

@@ -45,7 +45,8 @@ class RecoverySnapshots:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
         self._code = _code(coordinator)
-        self._told = False  # why there is no snapshot
+        # Whether the log says already why there is no snapshot.
+        self._told = False
 
     def statement(self) -> Statement:
         """The statement that records the state as it is now, or that there is no snapshot of it."""
@@ -125,6 +126,7 @@ def _described(schedule: Schedule) -> str:
     name = type(schedule).__qualname__
     try:
         own = f"{name} {schedule.rule}: {describe_types(state_type(type(schedule)))}"
-    except (TypeError, NameError) as error:  # of a schedule of one's own, which has no snapshots then
+    except (TypeError, NameError) as error:
+        # The state of a user's own schedule may have no types: it has no snapshots then.
         own = f"{name}: {error}"
     return own if not isinstance(schedule, Wrapper) else f"{own} around {_described(schedule.inner)}"

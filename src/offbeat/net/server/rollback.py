@@ -6,21 +6,17 @@ can make the driver go back too, without an evaluation (`core.guard`).
 """
 
 from offbeat.core.events import Metrics, Version
-from offbeat.net.server.collapse import Collapse
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Evaluation
 
 
-def judge_version(
-    driver: Driver, collapse: Collapse, now: float, evaluation: Evaluation, metrics: Metrics
-) -> Version | None:
+def judge_version(driver: Driver, now: float, evaluation: Evaluation, metrics: Metrics) -> Version | None:
     """Keep an evaluated version if it is good; go back to the last good one if it has collapsed.
 
     A version that is withdrawn by now says nothing.
 
     Args:
-        driver: The run's driver.
-        collapse: The rule that judges the evaluations.
+        driver: The run's driver, with the rule that judges the evaluations.
         now: The time, in seconds of the run's clock.
         evaluation: The version that was evaluated.
         metrics: Its metrics, with what the rule has added to them.
@@ -28,7 +24,7 @@ def judge_version(
     Returns:
         The version to which the run has gone back; None means that it has not.
     """
-    withdrawn = evaluation.version < driver.rolled_back
+    collapse, withdrawn = driver.collapse, evaluation.version < driver.rolled_back
     if withdrawn and not collapse.judges_withdrawn:
         return None
     reason = collapse.judge(metrics)
@@ -37,7 +33,6 @@ def judge_version(
     if collapse.good:
         driver.tensors.good = evaluation.version, evaluation.model
     elif reason is not None and driver.ending is None and driver.tensors.good is not None:
-        collapse.withdraw()
         driver.roll_back(now, f"version {evaluation.version} has collapsed: {reason}")
         return driver.tensors.good[0]
     return None

@@ -174,7 +174,8 @@ class RunServer:
             self._run.cancel()
         self.leave()
         (failed,) = await asyncio.gather(self._run, return_exceptions=True)
-        if not self._begun:  # a task that is cancelled before its first step never runs
+        # A task that is cancelled before its first step never runs.
+        if not self._begun:
             await self.service.abandon()
             await self.listener.close()
         if error is None and isinstance(failed, BaseException):
@@ -203,7 +204,8 @@ class RunServer:
 
         self._thread = in_thread(run())
         listening.wait()
-        if self._run is None:  # it could not be entered
+        # Without a task the server could not be entered.
+        if self._run is None:
             self._thread.result()
         return self
 

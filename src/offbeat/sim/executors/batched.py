@@ -74,7 +74,8 @@ class BatchTraining(InProcess):
             others = nsmallest(self._clients - 1, self._waiting.values(), key=itemgetter(0))
             batch = [(local, base) for _, local, base, _ in (first, *others)]
             results = self._train(batch)
-            for (local, _), result in zip(batch, results, strict=False):  # fewer, where memory ran out
+            # There are fewer results than tasks where memory ran out.
+            for (local, _), result in zip(batch, results, strict=False):
                 self._waiting.pop(local.task, None)
                 self._results[local.task] = result
         return self._results.pop(task)

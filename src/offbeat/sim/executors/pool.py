@@ -148,7 +148,8 @@ class WorkerPool(Generic[W]):
 
     def __init__(self, port: Port[W]) -> None:
         self._port = port
-        self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then in the order of submission
+        # The waiting tasks by due time, then in the order of submission.
+        self._waiting: list[tuple[float, int, PoolTask]] = []
         self._entered = 0
         self._tasks: dict[TaskId, PoolTask] = {}
         # The versions by the identity of the model.

@@ -84,7 +84,8 @@ class _ProcessPort:
         self._context = worker_context()
         # Workers started since the last `collect`.
         self._started: list[_Worker] = []
-        self._workers: dict[Any, _Worker] = {}  # by connection
+        # The workers by their connection.
+        self._workers: dict[Any, _Worker] = {}
         self._blocks: list[Block] = []
         self._free: list[Block] = []
         # Tasks at workers, by the version that they read.

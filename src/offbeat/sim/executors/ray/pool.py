@@ -54,7 +54,8 @@ class _RayPort:
     def __init__(self, learner: Learner, objective: Objective, options: OnRay) -> None:
         self._ray = import_ray()
         self._errors: Any = import_module("ray.exceptions")
-        self._handles: set[Any] = set()  # of all actors
+        # The handles of all actors.
+        self._handles: set[Any] = set()
         # Handles by the reference of the reply to `hello`.
         self._starting: dict[Any, Any] = {}
         # Tasks by the reference of the reply.

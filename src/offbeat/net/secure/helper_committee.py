@@ -1,0 +1,224 @@
+"""The committee of a secure run at its server: which helpers may help, who is there, and how it is formed.
+
+A committee is formed once all of its helpers are there, and goes on with their keys. An operator may have it
+replaced by one of other helpers. The committee itself follows from the journal; who is connected does not.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from offbeat.core.errors import UsageError
+from offbeat.core.events import CommitteeFormed, Version
+from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.net.messages import Register
+from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
+from offbeat.secure.refusals import SecureRefusal
+from offbeat.secure.unmasking import check_instance
+
+log = logging.getLogger(__name__)
+RUN_BYTES = 32
+
+
+class HelperCommittee:
+    """The helpers of a run, and the committee that they form.
+
+    Args:
+        plan: What is fixed for the releases of the run.
+        new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
+            the recorded one goes on.
+        out: Why helpers are not asked any more, by name, as the releases have shown.
+        close: close(name, reason): closes a helper's connection.
+        draw: Draws so many bytes.
+
+    Attributes:
+        names: Names of the helpers.
+        formed: The committee; None before there is one.
+        connected: Names of the helpers that are there.
+    """
+
+    def __init__(
+        self,
+        plan: ReleasePlan,
+        new_helpers: tuple[str, ...] | None,
+        out: Mapping[str, str],
+        close: Callable[[str, str], object],
+        draw: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        assert plan.privacy.secure is not None
+        self._plan, self._secure, self._out, self._close, self._draw = (
+            plan,
+            plan.privacy.secure,
+            out,
+            close,
+            draw,
+        )
+        self._replaces, self._forming = new_helpers is not None, True
+        self.names = new_helpers or plan.privacy.secure.helpers
+        self.formed: Committee | None = None
+        self.connected: set[str] = set()
+        # The keys by which the helpers of the next committee have registered.
+        self._keys: dict[str, tuple[bytes, bytes]] = {}
+        # The largest instances of helpers that were seen.
+        self._instances: dict[str, int] = {}
+        # The helpers of the committee that cannot help any more.
+        self._gone: set[str] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a committee, and no other one is being formed."""
+        return self.formed is not None and not self._forming
+
+    @property
+    def complete(self) -> bool:
+        """Whether all helpers are there, of whom a committee can be formed."""
+        return self.connected >= set(self.names)
+
+    @property
+    def rule(self) -> int:
+        """The rule of the committee, or of the one that is to be formed."""
+        if self.formed is not None and not self._forming:
+            return self.formed.rule
+        return rule_of(len(self.names), self._secure.most_colluding)
+
+    def status(self, waiting: Version | None) -> str:
+        """The helpers and the state of the release, in one line.
+
+        Args:
+            waiting: The release that waits for its sum. None means that none does.
+        """
+        line = f"helpers: {', '.join(map(self._standing, self.names))}"
+        if not self.ready:
+            return f"{line}; the committee is formed when all are there"
+        return line if waiting is None else f"{line}; release {waiting} waits for them"
+
+    def _standing(self, name: str) -> str:
+        if name in self._out:
+            return f"{name} (out)"
+        return name if name in self.connected else f"{name} (away)"
+
+    def number(self, name: str) -> int | None:
+        """A helper's number in the committee, None while it is not in it."""
+        assert self.formed is not None
+        names = [helper.name for helper in self.formed.helpers]
+        return names.index(name) if name in names else None
+
+    def numbers(self, names: Collection[str]) -> list[int]:
+        """The numbers of the helpers that are in the committee."""
+        found = (self.number(name) for name in names)
+        return [number for number in found if number is not None]
+
+    def described(self, privacy: Mapping[str, Any]) -> dict[str, Any]:
+        """The options of privacy that a site is told, with the present names of the helpers."""
+        return {**privacy, "secure": {**privacy["secure"], "helpers": list(self.names)}}
+
+    # ---- the journal ----
+
+    def enter(self, event: CommitteeFormed) -> None:
+        """A committee has been formed."""
+        self.formed, self._forming = self._committee(event), False
+        if not self._replaces:
+            self.names = tuple(name for name, _ in event.helpers)
+        self._instances.clear()
+        self._gone.clear()
+
+    def note_instances(self, instances: Mapping[str, int]) -> None:
+        """Helpers have answered as these instances, by name."""
+        for name, instance in instances.items():
+            self._instances[name] = max(instance, self._instances.get(name, 0))
+
+    def recovered(self) -> None:
+        """The journal has been repeated: is another committee asked for?"""
+        if self.formed is not None:
+            self._forming = self.names != tuple(helper.name for helper in self.formed.helpers)
+
+    def _committee(self, event: CommitteeFormed) -> Committee:
+        privacy = self._plan.privacy
+        assert privacy.most is not None
+        assert privacy.clip is not None
+        verify = event.verify_keys or ("",) * len(event.helpers)
+        members = tuple(
+            CommitteeMember(name, bytes.fromhex(key), bytes.fromhex(other))
+            for (name, key), other in zip(event.helpers, verify, strict=True)
+        )
+        return Committee(
+            run=bytes.fromhex(event.run), epoch=event.epoch, helpers=members,
+            colluding=self._secure.most_colluding, least=privacy.fewest,
+            colluding_clients=privacy.colluding_clients, most=privacy.most, dominance=privacy.dominance,
+            weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip, rule=event.rule,
+        )  # fmt: skip
+
+    # ---- helpers that come ----
+
+    def register(self, name: str, register: Register) -> str | None:
+        """Register a helper that has come; why it may not help, or None."""
+        if (reason := self._refusal(name, register)) is not None:
+            return reason
+        self.connected.add(name)
+        self._keys[name] = register.public_key, register.verify_key
+        return None
+
+    def next_committee(self) -> CommitteeFormed:
+        """The event by which those that are there form the committee."""
+        before, rule = self.formed, self.rule
+        run = self._draw(RUN_BYTES) if before is None else before.run
+        keys = tuple((name, self._keys[name][0].hex()) for name in self.names)
+        verify = tuple(self._keys[name][1].hex() for name in self.names)
+        epoch = 1 if before is None else before.epoch + 1
+        return CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ())
+
+    def keep(self) -> None:
+        """A server's process replaces its committee once: this one stays."""
+        self._replaces = False
+
+    def _refusal(self, name: str, register: Register) -> str | None:
+        """Why a helper may not help; None if it may."""
+        if len(register.public_key) != RUN_BYTES:
+            return SecureRefusal.NOT_A_SITE.format(name=name)
+        if self.ready and name in self._out:
+            return self._out[name]
+        if self.rule >= VOTES and (register.rule < VOTES or len(register.verify_key) != RUN_BYTES):
+            return SecureRefusal.NO_VOTES.format(name=name)
+        own = None if self.formed is None else {h.name: h.public_key for h in self.formed.helpers}
+        if own is not None and self.ready:
+            if own[name] == register.public_key:
+                try:
+                    check_instance(name, self._instances.get(name, 0), register.instance)
+                except UsageError as error:
+                    self._gone.add(name)
+                    return str(error)
+                self._gone.discard(name)
+                return None
+            if register.committee:
+                # The helper belongs to a committee that this one has replaced.
+                return SecureRefusal.COMMITTED.format(name=name)
+            if not self._replaces:
+                self._gone.add(name)
+                return SecureRefusal.OWN_KEY.format(name=name)
+            self._forming = True
+            # The other helpers serve the committee that is to be replaced.
+            for other in list(self.connected):
+                self._close(other, "a new committee is being formed")
+            self.connected.clear()
+        if register.committee:
+            return SecureRefusal.COMMITTED.format(name=name)
+        others = {
+            self._keys[other][0]: other for other in self.names if other in self._keys and other != name
+        }
+        if register.public_key in others:
+            return SecureRefusal.SAME_KEY.format(name=name, other=others[register.public_key])
+        return None
+
+    def warn_if_too_few(self) -> None:
+        """Tell the operator that no release can be made any more, or that no helper may fail."""
+        if self.formed is None or not (self._gone or self._out):
+            return
+        left = len(self.formed.helpers) - len(self._gone | set(self._out))
+        needed = self.formed.needed
+        if left < needed:
+            reason = SecureRefusal.FEW_HELPERS.format(left=left, needed=needed)
+            log.error("too few helpers", extra={"reason": reason})
+        elif left == needed:
+            reason = SecureRefusal.FEWEST_LEFT.format(left=left, needed=needed)
+            log.warning("no helper may fail", extra={"reason": reason})
