@@ -101,8 +101,18 @@ def picture(_: str) -> list[str]:
     return []
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the marks of a page."""
+def _with_download(markdown: str, page: str) -> str:
+    """A tutorial with a link to its notebook, below its first paragraph."""
+    name = Path(page).stem
+    link = f'<a href="{name}.ipynb" download>Download this tutorial as a notebook</a>'
+    heading, first, rest = markdown.split("\n\n", 2)
+    return "\n\n".join((heading, first, link, rest))
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Replace the marks of a page, and link the notebook of a tutorial."""
+    if page.file.src_uri.startswith("tutorials/"):
+        markdown = _with_download(markdown, page.file.src_uri)
 
     def lines(mark: re.Match[str]) -> str:
         argument = [mark[2]] if mark[2] else []
@@ -120,14 +130,22 @@ def _lists(entries: list[Any]) -> Iterator[list[Any]]:
                 yield from _lists(inner)
 
 
-def on_post_build(config: Any) -> None:
-    """Write the report that the gallery links, from two runs of a few seconds."""
-    spec = spec_from_file_location("gallery", DOCS / "gallery.py")
+def _script(name: str) -> Any:
+    """A script of this folder as a module."""
+    spec = spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
-    gallery = module_from_spec(spec)
-    spec.loader.exec_module(gallery)
-    gallery.write_report(Path(config.site_dir) / "gallery" / "report.html")
+    script = module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+def on_post_build(config: Any) -> None:
+    """Write the notebooks of the tutorials, and the gallery's report, of two runs of a few seconds."""
+    site, notebooks = Path(config.site_dir), _script("notebooks")
+    for page in sorted((DOCS / "tutorials").glob("*.md")):
+        notebooks.write_notebook(page, site / "tutorials" / page.stem / f"{page.stem}.ipynb")
+    _script("gallery").write_report(site / "gallery" / "report.html")
 
 
 def on_config(config: Any) -> Any:

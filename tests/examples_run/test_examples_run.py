@@ -11,6 +11,7 @@ import pytest
 
 import offbeat as ob
 from offbeat.parts import Arrived, Begin, Joined, Timer
+from offbeat.recipes import load_recipe
 from offbeat.testing import check_algorithm
 
 ROOT = Path(__file__).parents[2]
@@ -143,11 +144,15 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
 PAGES = (
     "index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training", "own-loop",
     "client-evaluation", "robust", "callbacks", "trackers", "results", "inference", "studies",
-    "feature-scaling", "several-metrics",
+    "feature-scaling", "several-metrics", "leaf-and-pandas",
+    "coming-from/flower", "coming-from/flgo", "coming-from/appfl", "coming-from/pfl-research",
+    "coming-from/nvflare",
 )  # fmt: skip
 
 
-PAGE_NEEDS = {"inference": "onnxruntime", "python": "pandas"}
+PAGE_NEEDS = {
+    "inference": "onnxruntime", "python": "pandas", "leaf-and-pandas": "pandas", "coming-from/flower": "flwr",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -161,3 +166,17 @@ def test_the_python_on_a_page_works(page: str, tmp_path: Path, monkeypatch: pyte
     names: dict[str, object] = {"__name__": page}
     for block in blocks:
         exec(compile(block, f"{page}.md", "exec"), names)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/coming-from").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_for_those_who_come_from_elsewhere(page: Path, tmp_path: Path) -> None:
+    """It has code of both, a table of words, what is missing on both sides, limits; its recipe is one."""
+    text = page.read_text(encoding="utf-8")
+    headings = set(re.findall(r"^## (.+)$", text, re.MULTILINE))
+    assert {"Words", "What has no counterpart", "Limits", "Where to go on"} <= headings
+    assert "fter this page you can" in " ".join(text.split())
+    assert "**In Offbeat**:" in text
+    assert text.count('<div class="grid" markdown>') >= 1
+    for recipe in re.findall(r"^```yaml\n# Offbeat: .*\n((?:.*\n)*?)```", text, re.MULTILINE):
+        (tmp_path / "recipe.yaml").write_text(recipe)
+        load_recipe(tmp_path / "recipe.yaml")

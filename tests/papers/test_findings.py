@@ -43,3 +43,15 @@ def test_the_figures_are_written_beside_the_page(tmp_path: Path) -> None:
 def test_a_claim_is_named_in_full_beside_its_interval() -> None:
     for claim in Findings(judged_rows()).costs:
         assert " ".join(findings._named(claim).split()).endswith(f": {claim.claim.says}")
+
+
+def test_each_claim_has_a_row_that_leads_to_its_experiment() -> None:
+    found = Findings(judged_rows())
+    heads, *rows = found.grid()
+    assert heads[-1] == "verdict"
+    assert len(rows) == len(found.claims)
+    for _, link, says, _, _, verdict in rows:
+        assert verdict in {"held", "not held", "no difference", "undecided"}
+        assert not says.startswith("ours: ")
+        page, _, anchor = link.partition("](")[2].removesuffix(")").partition("#")
+        assert f'<a id="{anchor}"></a>' in (ROOT / "docs" / page).read_text(encoding="utf-8")

@@ -38,10 +38,13 @@ def test_its_recipe_runs(project: Path) -> None:
     assert "reached 5 seconds" in done.output
 
 
+@pytest.mark.parametrize("source", ["flower", "flower-app"])
 def test_a_flower_project_simulates_and_its_tests_pass(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_project(tmp_path / "clinics", "flower")
+    if source == "flower-app":
+        pytest.importorskip("flwr")
+    create_project(tmp_path / "clinics", source)
     monkeypatch.chdir(tmp_path / "clinics")
     monkeypatch.syspath_prepend(tmp_path / "clinics")
     try:

@@ -69,6 +69,8 @@ def test_another_algorithm_by_its_label_with_changes(recorded: RunRecord) -> Non
 
 def test_one_that_is_not_in_the_recipe_is_taken_with_its_defaults(recorded: RunRecord) -> None:
     assert simulate_like(recorded, algorithm="fedasync").recipe.algorithm["name"] == "fedasync"
+    own = simulate_like(recorded, algorithm="fedbuff", sets=["algorithms.fedbuff.size=4", "until.seconds=20"])
+    assert own.recipe.algorithm["size"] == 4, "an option of the label, which is chosen afterwards"
     with pytest.raises(UsageError, match="fedbuf"):
         simulate_like(recorded, algorithm="fedbuf")
 

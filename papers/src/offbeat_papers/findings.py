@@ -17,9 +17,10 @@ from offbeat.report.statistics import CONFIDENCE
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.experiments import JudgedExperiment, judge_experiments, load_experiments
 from offbeat_papers.judge import JudgedClaim, JudgedPair
-from offbeat_papers.paper_page import with_numbers
+from offbeat_papers.paper_page import OURS, with_numbers
 from offbeat_papers.rows import Results
 from offbeat_papers.study import COSTS
+from offbeat_papers.texts import Grid, markdown, mean_effect, paper_effect
 
 FIGURES = ("findings_effects.png", "findings_claims.png", "findings_power.png")
 """Files of the figures: the paper's effects and ours, the claims, the effects they could have shown."""
@@ -47,10 +48,29 @@ class Findings:
 
     def __init__(self, judged: Sequence[JudgedExperiment]) -> None:
         self.judged = judged
-        of_data = [each for each in judged if each.experiment.no_real_data is None]
-        found = [claim for each in of_data for item in each.items for claim in item.claims]
-        known = {claim.measured.key: claim for claim in found}.values()
-        self.claims = [claim for claim in known if claim.verdict not in _NOT_ASKED]
+        found = [
+            (each.experiment, claim)
+            for each in judged
+            if each.experiment.no_real_data is None
+            for item in each.items
+            for claim in item.claims
+            if claim.verdict not in _NOT_ASKED
+        ]
+        known = {claim.measured.key: (experiment, claim) for experiment, claim in found}.values()
+        self.claims = [claim for _, claim in known]
+        self._of_experiments = known
+
+    def grid(self) -> Grid:
+        """A row for each claim, with a link to its experiment on the paper's page."""
+        rows = [["paper", "experiment", "claim", "in the paper", "here", "verdict"]]
+        for experiment, claim in self._of_experiments:
+            paper, _, name = experiment.name.partition("/")
+            of = claim.measured.rows
+            link = f"[{name}](papers/{experiment.paper}.md#{name})"
+            says = f"{of.item.title}: {claim.claim.says}".removeprefix(OURS).replace(f": {OURS}", ": ")
+            effects = [paper_effect(of, claim), mean_effect(of, claim)]
+            rows.append([paper, link, says, *effects, claim.verdict.value])
+        return rows
 
     @property
     def costs(self) -> list[JudgedClaim]:
@@ -136,7 +156,8 @@ def render_findings(results: Results, images: str = "images") -> str:
         "## Claims that are decided",
         f"![Claims that are decided, with intervals]({forest})",
         "How many times as long the other takes, in the mean, with its 95 % interval by Welch's t, by each "
-        "claim on a cost that is decided: green is held, red is not held, blue is no difference.",
+        "claim on a cost that is decided: green is held, red is not held, blue is no difference. [A table of "
+        "all claims](#all-claims) can be sorted and filtered.",
         "## What the runs could show",
         f"![Share of claims by the effect that would have been found]({power})",
         f"A claim's runs would have shown, in four of five cases and at the level spent: {powers}, of "
@@ -154,6 +175,10 @@ def render_findings(results: Results, images: str = "images") -> str:
         "- **Limits.** Smaller models and fewer images; few seeds; runs that end early; runs of two kinds of "
         "processor, which are never paired.\n"
         "- **The authors** have not been asked yet.",
+        "## All claims",
+        "Click a head to sort. Each claim stands once; its experiment on the paper's page has its pairs, its "
+        "runs and the command that repeats them.",
+        markdown(found.grid()),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -13,7 +13,9 @@ def new(
     source: Annotated[
         str,
         typer.Option(
-            "--from", metavar="offbeat|flower", help="whose training code: a module's, a NumPyClient's"
+            "--from",
+            metavar="offbeat|flower|flower-app",
+            help="whose training code: a module's, a Flower NumPyClient's, a Flower ClientApp's",
         ),
     ] = "offbeat",
 ) -> None:

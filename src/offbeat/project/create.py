@@ -8,8 +8,8 @@ from string import Template
 
 from offbeat.core.errors import UsageError
 
-TEMPLATES = {"offbeat": "template", "flower": "flower"}
-"""What a project can be made from, and the folder of its files here."""
+TEMPLATES = {"offbeat": ("template",), "flower": ("flower",), "flower-app": ("flower", "flower_app")}
+"""What a project can be made from, and the folders of its files here; a later folder replaces files."""
 TABLES = {"north": 240, "east": 120, "south": 60, "test": 200}
 """Rows of the made-up tables."""
 
@@ -20,7 +20,7 @@ def create_project(folder: Path, source: str = "offbeat") -> list[Path]:
     Args:
         folder: The project's folder; it is made, and must not hold anything.
         source: Whose training code the project holds: "offbeat" is a PyTorch module and its data, "flower" a
-            Flower `NumPyClient`.
+            Flower `NumPyClient`, "flower-app" a Flower `ClientApp`.
 
     Returns:
         The files, relative to the folder.
@@ -34,7 +34,9 @@ def create_project(folder: Path, source: str = "offbeat") -> list[Path]:
         raise UsageError(f"{folder} is a file: give the name of a new folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(f"{folder} is not empty: give the name of a new folder, or empty this one")
-    texts = dict(_texts(folder.resolve().name, TEMPLATES[source])) | dict(_tables())
+    texts = dict(_tables())
+    for template in TEMPLATES[source]:
+        texts |= _texts(folder.resolve().name, template)
     try:
         for name, text in texts.items():
             path = folder / name

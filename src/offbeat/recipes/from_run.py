@@ -35,7 +35,8 @@ def simulate_like(
         record: The run.
         algorithm: Another algorithm, a label or a name. None means the run's own. What a label sets comes
             after the run's own options, and before the fitted world.
-        sets: Changes `section.key=value` as of `load_recipe`, to the fitted world too.
+        sets: Changes `section.key=value` as of `load_recipe`, to the fitted world too. Those of
+            `algorithms.LABEL` come before the label is chosen.
         speeds: Model of the clients' speeds, as of `fit_world`.
 
     Raises:
@@ -44,7 +45,10 @@ def simulate_like(
     recipe = recorded_recipe(record)
     fit = fit_run(record, speeds=speeds)
     if algorithm is not None:
-        chosen = amend(document_of(recipe), [f"algorithm={algorithm}"], str(record.path))
+        # The recipe of one label no longer has the others: their options must be there before.
+        of_labels = [change for change in sets if change.startswith("algorithms.")]
+        sets = [change for change in sets if change not in of_labels]
+        chosen = amend(document_of(recipe), [*of_labels, f"algorithm={algorithm}"], str(record.path))
         recipe = own_recipe(chosen, chosen.algorithm)
     document = document_of(recipe) | {"clients": len(fit.clients), "world": world_document(fit.world)}
     return Like(amend(document, sets, str(record.path)), fit)

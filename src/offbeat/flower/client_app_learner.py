@@ -1,0 +1,306 @@
+"""An existing Flower `ClientApp` as a learner: its clients train in virtual time, or as sites."""
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+from flwr.app import ArrayRecord, Context, RecordDict, UserConfigValue
+from flwr.clientapp import ClientApp
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as StoredRecords
+from torch import Tensor, nn
+
+from offbeat.core.errors import UsageError
+from offbeat.core.events import ClientId
+from offbeat.core.model import Model
+from offbeat.flower.app_messages import AppReply, ConfigValue, NamedArrays, RecordKeys, evaluate, train
+from offbeat.local.batches import steps_per_epoch
+from offbeat.local.client_task import ClientTask
+from offbeat.local.loop_learner import LoopLearner
+from offbeat.local.seeding import seeded
+
+InitialArrays = nn.Module | ArrayRecord | Mapping[str, Any] | Sequence[Any]
+Initial = InitialArrays | Callable[[], InitialArrays]
+_STATE = "flower.context"
+NO_STEPS = (
+    "the app does not report the metric 'steps': say what it does in each task, "
+    "from_flower(…, epochs=1) or from_flower(…, steps=10); or let it do config['steps'] steps and report them"
+)
+
+
+@dataclass(frozen=True)
+class LocalAmount:
+    """What an app that does not report its steps trains in each task.
+
+    Attributes:
+        steps: Local steps. None means passes over the data, or that the app reports its steps.
+        epochs: Passes over the node's data.
+        batch_size: Samples of a batch, by which passes become steps.
+    """
+
+    steps: int | None
+    epochs: int | None
+    batch_size: int
+
+    @property
+    def known(self) -> bool:
+        """Whether the amount is said."""
+        return self.steps is not None or self.epochs is not None
+
+    def check(self, task: ClientTask) -> None:
+        """Raise `UsageError` for a task that has another number of steps than the app will do."""
+        if not self.known:
+            return
+        own, told = self.steps, f"steps={self.steps}"
+        if own is None:
+            passes = self.epochs or 0
+            own, told = passes * steps_per_epoch(task.samples, self.batch_size, False), f"epochs={passes}"
+        if task.done != own:
+            raise UsageError(
+                f"the app does {own} steps in each task of client {task.client}, and task {task.number} has "
+                f"{task.done}: give the algorithm {told}; an algorithm that chooses the number itself, such "
+                "as FedCompass, needs an app that does config['steps'] steps and reports them as 'steps'"
+            )
+
+
+@dataclass(frozen=True)
+class ClientAppLoop:
+    """Training loop for a `LoopLearner` that sends each task to a Flower `ClientApp`; see `from_flower`."""
+
+    app: ClientApp
+    names: tuple[str, ...]
+    node_configs: Sequence[Mapping[str, UserConfigValue]]
+    run_config: Mapping[str, UserConfigValue]
+    config: Mapping[str, ConfigValue]
+    amount: LocalAmount
+    keys: RecordKeys = field(default_factory=RecordKeys)
+
+    def __call__(self, task: ClientTask) -> None:
+        """Do one task.
+
+        Raises:
+            UsageError: The app does not do what the algorithm asks for.
+        """
+        arrays = self._in_order(task.arrays())
+        # The iterator refuses algorithms that act between steps. The steps themselves are done by the app.
+        for _ in task.steps():
+            pass
+        if task.cancelled:
+            return
+        self.amount.check(task)
+        context = self._context(task.client, _load_state(task.state))
+        config = self._config(task)
+        with _seeded_globals(task.rng):
+            reply = train(self.app, context, arrays, config, self.keys)
+        self._check_steps(task, reply)
+        _save_state(context.state, task.state)
+        lr = reply.metrics.pop("lr", self._lr(task))
+        task.submit(reply.arrays, samples=reply.samples, metrics=reply.metrics, lr=lr)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle for a worker process: the functions of an app are often closures, which travel by value."""
+        rest = (self.names, self.node_configs, self.run_config, self.config, self.amount, self.keys)
+        return _unpickled, (cloudpickle.dumps(self.app), *rest)
+
+    def evaluate_client(self, model: Model, client: ClientId) -> Mapping[str, float]:
+        """The app's metrics of a model on the samples that a client holds out."""
+        return self._evaluate(model.arrays(), client).metrics
+
+    def held_out(self, arrays: NamedArrays) -> list[int]:
+        """Ask the app how many samples each client evaluates on."""
+        return [self._evaluate(arrays, client).samples for client in range(len(self.node_configs))]
+
+    def samples(self, arrays: NamedArrays) -> list[int]:
+        """Ask the app how many samples each client trains on: each client trains once, for nothing."""
+        config = self._shared_config(1, 0) | {"steps": 1}
+        return [
+            train(self.app, self._context(client), self._in_order(arrays), config, self.keys).samples
+            for client in range(len(self.node_configs))
+        ]
+
+    def _evaluate(self, arrays: NamedArrays, client: ClientId) -> AppReply:
+        config = self._shared_config(1, 0)
+        return evaluate(self.app, self._context(client), self._in_order(arrays), config, self.keys)
+
+    def _in_order(self, arrays: NamedArrays) -> NamedArrays:
+        """The arrays in the order of the initial model, in which a `client_fn` receives them."""
+        return {name: arrays[name] for name in self.names}
+
+    def _context(self, client: ClientId, state: RecordDict | None = None) -> Context:
+        own = self.node_configs[client if len(self.node_configs) > 1 else 0]
+        return Context(
+            1, client + 1, dict(own), RecordDict() if state is None else state, dict(self.run_config)
+        )
+
+    def _shared_config(self, server_round: int, seed: int) -> dict[str, ConfigValue]:
+        """What every message has; both spellings of the round are in use among Flower's apps."""
+        return {**self.config, "server-round": server_round, "server_round": server_round, "seed": seed}
+
+    def _config(self, task: ClientTask) -> dict[str, ConfigValue]:
+        config = self._shared_config(task.version + 1, task.seed) | {"steps": task.done}
+        lr = self._lr(task)
+        return config if lr is None else config | {"lr": lr}
+
+    def _lr(self, task: ClientTask) -> float | None:
+        """The learning rate that the app is told. None means that it has its own."""
+        lr = self.config.get("lr")
+        if isinstance(lr, int | float):
+            return lr * task.lr_factor
+        if task.lr_factor != 1:
+            raise UsageError(
+                f"task {task.number} has lr_factor = {task.lr_factor:g}, of which the app does not know: "
+                "give from_flower config={'lr': …}, and let the app read its learning rate there"
+            )
+        return None
+
+    def _check_steps(self, task: ClientTask, reply: AppReply) -> None:
+        done = reply.metrics.pop("steps", None)
+        if done is None and not self.amount.known:
+            raise UsageError(NO_STEPS)
+        if done is not None and done != task.done:
+            raise UsageError(
+                f"the app reports steps = {done:g} in a task of {task.done} steps: do config['steps'] steps"
+            )
+
+
+def _unpickled(app: bytes, *rest: Any) -> ClientAppLoop:
+    return ClientAppLoop(cloudpickle.loads(app), *rest)
+
+
+def from_flower(
+    app: ClientApp,
+    initial: Initial,
+    *,
+    clients: int | Sequence[Mapping[str, UserConfigValue]],
+    samples: Sequence[int] | None = None,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch_size: int = 32,
+    run_config: Mapping[str, UserConfigValue] = {},
+    config: Mapping[str, ConfigValue] = {},
+    evaluate: Callable[[Model], Mapping[str, float]] | None = None,
+    evaluate_at_clients: bool = False,
+    higher_is_better: Mapping[str, bool] = {},
+    arrayrecord_key: str = "arrays",
+    configrecord_key: str = "config",
+    weighted_by_key: str = "num-examples",
+) -> LoopLearner:
+    """Make a learner of an existing Flower `ClientApp`, with its functions or with its `client_fn`.
+
+    Each task is one train message. `Context.state` is kept between the tasks of a client, and a lost task
+    does not change it. PyTorch's, NumPy's and Python's global generators are seeded for each task.
+    Algorithms that act between two steps are refused.
+
+    Args:
+        app: The app. It needs no change where each task is the same number of steps or passes.
+        initial: The initial model, as the `ServerApp` has it: a module, whose whole state dict is the model,
+            arrays by name or in order, an `ArrayRecord`, or a function that makes one.
+        clients: Number of clients, whose `node_config` has "partition-id" and "num-partitions"; or the
+            `node_config` of each.
+        samples: Number of training samples of each client. None means that the app is asked, by one train
+            message to each client.
+        steps: Local steps that the app does in each task. None means that `epochs` says it, or that the app
+            does `config["steps"]` steps and reports them as the metric "steps".
+        epochs: Passes over its data that the app does in each task.
+        batch_size: Samples of the app's batches, by which passes become steps.
+        run_config: The run's configuration, `context.run_config`.
+        config: What a train message's configuration has besides "server-round", "steps" and "seed". A number
+            "lr" is multiplied by the factor that the algorithm chooses.
+        evaluate: evaluate(model) returns the metrics of a global model by name, as the server evaluates it.
+        evaluate_at_clients: Whether clients evaluate versions with the app's own evaluate function.
+        higher_is_better: Whether more is better, by name, for metrics whose names do not tell.
+        arrayrecord_key: Key of the arrays in messages to functions.
+        configrecord_key: Key of the configuration in messages to functions.
+        weighted_by_key: Name of the number of samples in the replies of functions.
+
+    Raises:
+        UsageError: The app's replies are none that a Flower strategy takes, or an option is wrong.
+    """
+    if steps is not None and epochs is not None:
+        raise UsageError("steps and epochs are given: give the one that the app does in each task")
+    for name, given in (("steps", steps), ("epochs", epochs)):
+        if given is not None and given < 1:
+            raise UsageError(f"{name} = {given} is not allowed: give 1 or more")
+    nodes = _node_configs(clients) if isinstance(clients, int) else list(clients)
+    start = _start(initial)
+    made = seeded(start, 0) if callable(start) else start
+    loop = ClientAppLoop(
+        app, tuple(made), nodes, run_config, config, LocalAmount(steps, epochs, batch_size),
+        RecordKeys(arrayrecord_key, configrecord_key, weighted_by_key),
+    )  # fmt: skip
+    first = {name: np.asarray(array) for name, array in made.items()}
+    return LoopLearner(
+        loop,
+        start,
+        loop.samples(first) if samples is None else list(samples),
+        batch_size=batch_size,
+        evaluate=evaluate,
+        held_out=loop.held_out(first) if evaluate_at_clients else 0,
+        evaluate_client=loop.evaluate_client if evaluate_at_clients else None,
+        higher_is_better=higher_is_better,
+    )
+
+
+def _node_configs(clients: int) -> list[dict[str, UserConfigValue]]:
+    """What Flower's simulation engine tells its nodes."""
+    if clients < 1:
+        raise UsageError(f"clients = {clients} is not allowed: give 1 or more")
+    return [{"partition-id": client, "num-partitions": clients} for client in range(clients)]
+
+
+def _start(initial: Initial) -> dict[str, Any] | Callable[[], dict[str, Any]]:
+    """The initial model by name, or a function that makes it; modules can be called, too."""
+    if isinstance(initial, nn.Module | ArrayRecord | Mapping | Sequence):
+        return _named(initial)
+    return partial(_make_named, initial)
+
+
+def _make_named(make: Callable[[], InitialArrays]) -> dict[str, Any]:
+    return _named(make())
+
+
+def _named(given: InitialArrays) -> dict[str, Any]:
+    """A model's arrays by name, in the order in which Flower has them."""
+    if isinstance(given, nn.Module):
+        return {name: tensor.detach().cpu().numpy() for name, tensor in given.state_dict().items()}
+    if isinstance(given, ArrayRecord):
+        return {name: array.numpy() for name, array in given.items()}
+    if isinstance(given, Mapping):
+        return {
+            name: tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else np.asarray(tensor)
+            for name, tensor in given.items()
+        }
+    return {str(number): np.asarray(array) for number, array in enumerate(given)}
+
+
+def _load_state(state: Mapping[str, Tensor]) -> RecordDict:
+    """The records that a client's context has kept."""
+    if _STATE not in state:
+        return RecordDict()
+    return recorddict_from_proto(StoredRecords.FromString(state[_STATE].numpy().tobytes()))
+
+
+def _save_state(records: RecordDict, state: dict[str, Tensor]) -> None:
+    """Keep a context's records among the client's own tensors."""
+    state.pop(_STATE, None)
+    if stored := recorddict_to_proto(records).SerializeToString():
+        state[_STATE] = torch.from_numpy(np.frombuffer(stored, dtype=np.uint8).copy())
+
+
+@contextmanager
+def _seeded_globals(rng: np.random.Generator) -> Iterator[None]:
+    """Seed the global generators of NumPy and Python, from which apps draw; afterwards they are as before."""
+    numpys, pythons = np.random.get_state(), random.getstate()
+    np.random.seed(int(rng.integers(2**32)))
+    random.seed(int(rng.integers(2**63)))
+    try:
+        yield
+    finally:
+        np.random.set_state(numpys)
+        random.setstate(pythons)
