@@ -102,8 +102,8 @@ def index_install() -> list[str]:
     if not ON_INDEX:
         return [
             '!!! warning "No package index has Offbeat yet"',
-            "    Install it from a checkout or from a wheel. Until the first release, a package of the name `offbeat` or",
-            "    `offbeat-papers` on an index is somebody else's.",
+            "    Install it from a checkout or from a wheel. Until the first release, a package of the name",
+            "    `offbeat` or `offbeat-papers` on an index is somebody else's.",
         ]
     return [
         "## From an index",

@@ -2,9 +2,9 @@
 
     python scripts/install_lines.py
 
-Pages have the command as text, because people read them in a checkout too. A release changes `ON_INDEX` and runs
-this script. `docs/install.md` is left alone: its text about an index comes from the same variable when the
-documentation is built.
+Pages have the command as text, because people read them in a checkout too. A release changes `ON_INDEX` and
+runs this script. `docs/install.md` is left alone: its text about an index comes from the same variable when
+the documentation is built.
 """
 
 import re
@@ -15,8 +15,8 @@ from offbeat.core.installation import ON_INDEX, install_command, papers_install_
 
 ROOT = Path(__file__).parents[1]
 PATTERNS = (
-    "README.md", "papers/README.md", "docs/**/*.md", "deploy/**/*.md", "examples/**/*.py", "examples/**/*.ipynb",
-    "benchmarks/**/*.py", "src/**/*.txt",
+    "README.md", "papers/README.md", "docs/**/*.md", "deploy/**/*.md", "examples/**/*.py",
+    "examples/**/*.ipynb", "benchmarks/**/*.py", "src/**/*.txt",
 )  # fmt: skip
 INSTALL_PAGE = ROOT / "docs" / "install.md"
 _WHERE = "   # in a checkout"

@@ -23,7 +23,8 @@ def test_a_command_names_no_index_where_none_has_offbeat(
 def test_a_hint_says_where_the_command_works() -> None:
     assert install_hint("net", on_index=True) == 'pip install "offbeat[net]"'
     assert install_hint("net", on_index=False) == (
-        'pip install -e ".[net]" in a checkout of Offbeat, or pip install "WHEEL[net]" with the file of its wheel'
+        'pip install -e ".[net]" in a checkout of Offbeat, or pip install "WHEEL[net]" '
+        "with the file of its wheel"
     )
     assert "pip install WHEEL PAPERS_WHEEL" in install_hint("papers", on_index=False)
 

@@ -1,7 +1,7 @@
 """The command that installs Offbeat, for messages and pages.
 
-Until the first release no package index has Offbeat, and anyone could register its name there. So every command
-installs from a checkout, or from the file of a wheel. `ON_INDEX` changes messages at once;
+Until the first release no package index has Offbeat, and anyone could register its name there. So every
+command installs from a checkout, or from the file of a wheel. `ON_INDEX` changes messages at once;
 `scripts/install_lines.py` then writes the commands of the pages again.
 """
 
@@ -13,7 +13,7 @@ def install_command(*extras: str, on_index: bool = ON_INDEX) -> str:
     """The command that installs Offbeat.
 
     Args:
-        extras: Extras of Offbeat, such as "net". "papers" stands for the distribution of the papers, and alone.
+        extras: Extras of Offbeat, such as "net". "papers" alone stands for the distribution of the papers.
         on_index: Whether the distributions come from a package index. False means from a checkout.
     """
     if extras == ("papers",):
