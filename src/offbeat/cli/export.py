@@ -49,6 +49,6 @@ def export(
     shown = [metric_text(first_shown(found), found[first_shown(found)])] if found else []
     told = [made.metadata["architecture"], f"version {made.metadata['version']}", *shown]
     out.print(f"wrote {made.path}: {', '.join(told)}", markup=False)
-    out.print(f"wrote {made.card}: the model card; fill in what is unknown", markup=False)
     if made.missing:
         out.print(f"left out, because they stay at the clients: {', '.join(made.missing)}", markup=False)
+    out.print(f"wrote {made.card}: the model card; fill in what is unknown", markup=False)
