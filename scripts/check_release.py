@@ -22,6 +22,7 @@ import tempfile
 import tomllib
 import zipfile
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -183,10 +184,12 @@ def commits(_: Release) -> str:
 
 
 def workflows(_: Release) -> str:
-    """The workflows are valid."""
+    """The workflows and the issue forms are valid."""
     files = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
     tool("check_jsonschema", "--builtin-schema", "vendor.github-workflows", *files)
-    return f"{len(files)} files are valid"
+    forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
+    tool("check_jsonschema", "--builtin-schema", "vendor.github-issue-forms", *forms)
+    return f"{len(files)} workflows and {len(forms)} issue forms are valid"
 
 
 # Distributions
@@ -297,17 +300,16 @@ def readme(release: Release) -> str:
 
 def fresh(release: Release) -> str:
     """The wheel works in a fresh environment outside the checkout."""
-    builder = check_wheel.environment(release.work / "builder", with_pip=True)
-    programs = check_wheel.environment(release.work / "fresh", with_pip=False)
-    pins = check_wheel.constraints("digits", release.work)
     empty = release.work / "empty"
     empty.mkdir()
-    check_wheel.install(
-        builder, programs, release.work, "-c", pins, f"{release.wheels['offbeat']}[digits,net]",
-        release.wheels["offbeat_papers"],
-    )  # fmt: skip
-    check_wheel.use(programs, "digits", empty)
-    check_wheel.use_papers(programs, empty)
+    with redirect_stdout(io.StringIO()):
+        builder = check_wheel.environment(release.work / "builder", with_pip=True)
+        programs = check_wheel.environment(release.work / "fresh", with_pip=False)
+        pins = check_wheel.constraints("digits", release.work)
+        wheels = (f"{release.wheels['offbeat']}[digits,net]", release.wheels["offbeat_papers"])
+        check_wheel.install(builder, programs, release.work, "-c", pins, *wheels)
+        check_wheel.use(programs, "digits", empty)
+        check_wheel.use_papers(programs, empty)
     return output(programs / "offbeat", "--version", cwd=empty).strip() + ", a comparison and a report"
 
 

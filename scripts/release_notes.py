@@ -4,7 +4,8 @@
     python scripts/release_notes.py 0.1.0 --date 2026-12-01 --write
 
 towncrier reads the fragments. What stands under *Unreleased*, from before there were fragments, comes into
-the same section. `--write` also deletes the fragments.
+the same section. `--write` also deletes the fragments, and dates
+CITATION.cff.
 """
 
 import argparse
@@ -87,12 +88,20 @@ def section(version: str, day: str, unreleased: str, made: str) -> str:
     return "\n".join(lines)
 
 
+def with_date(citation: str, day: str) -> str:
+    """CITATION.cff with the day of the release below its version."""
+    without = re.sub(r"^date-released: .*\n", "", citation, flags=re.MULTILINE)
+    return re.sub(r"^(version: .*\n)", rf"\1date-released: {day}\n", without, count=1, flags=re.MULTILINE)
+
+
 def main() -> None:
     """Show the section, or write it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("version", help="number of the release")
     parser.add_argument("--date", default=date.today().isoformat(), help="its date; default: today")
-    parser.add_argument("--write", action="store_true", help="write CHANGELOG.md and delete the fragments")
+    parser.add_argument(
+        "--write", action="store_true", help="write CHANGELOG.md and CITATION.cff, delete the fragments"
+    )
     words = parser.parse_args()
     path = ROOT / "CHANGELOG.md"
     head, unreleased, earlier = split(path.read_text(encoding="utf-8"))
@@ -101,6 +110,8 @@ def main() -> None:
         print(made)
         return
     path.write_text(f"{head}{made}\n{earlier}".rstrip("\n") + "\n", encoding="utf-8")
+    cited = ROOT / "CITATION.cff"
+    cited.write_text(with_date(cited.read_text(encoding="utf-8"), words.date), encoding="utf-8")
     for fragment in fragments():
         fragment.unlink()
 

@@ -56,3 +56,10 @@ def test_fragments_come_before_what_was_unreleased_of_their_kind() -> None:
 def test_a_kind_that_nobody_knows_is_refused() -> None:
     with pytest.raises(SystemExit, match="no known kind: Misc"):
         section("1", "D", "\n### Misc\n\n- x\n", "")
+
+
+def test_the_citation_gets_the_day_once() -> None:
+    before = "title: x\nversion: 0.1.0\nlicense: y\n"
+    dated = "title: x\nversion: 0.1.0\ndate-released: 2026-12-01\nlicense: y\n"
+    assert SCRIPT["with_date"](before, "2026-12-01") == dated
+    assert SCRIPT["with_date"](dated, "2026-12-01") == dated
