@@ -202,6 +202,24 @@ def test_hostile_names_are_text(record: RunRecord, tmp_path: Path) -> None:
         assert not re.search(r"[\u202e\x1b\ud800]", found)
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"privacy": {}},
+        {"privacy": {"options": {"clip": -1.0}, "parameters": 8, "clients": 3}},
+        {"algorithm": []},
+        {"processors": 7},
+        {"client_names": 7},
+    ],
+)
+def test_a_record_that_is_not_as_it_was_written_gives_one_line(
+    record: RunRecord, meta: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises(ob.OffbeatError):
+        card_of(replace(record, meta=record.meta | meta), tmp_path, name_clients=True)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_escaped_text_reads_as_it_was(name: str) -> None:
     shown = " ".join(name.split())[:200]

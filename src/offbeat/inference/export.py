@@ -19,8 +19,10 @@ from offbeat.core.extras import requires_extra
 from offbeat.core.module_tensors import unwrapped
 from offbeat.inference.model_card import model_card, write_card
 from offbeat.inference.trained import TrainedModule, trained_module
+from offbeat.runs.damage import reading
 from offbeat.runs.files import write_tensors
 from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.schema import DATABASE
 
 LARGEST = 2**28
 """Most numbers of a sample that a run's directory may have made."""
@@ -84,7 +86,8 @@ def export(
         raise UsageError(f"{path} has no known format: give a file whose name ends with one of {known}")
     record = run if isinstance(run, RunRecord) else read_run(run)
     trained = trained_module(record, module, best, allow)
-    text = model_card(record, trained, path.name, name_clients)
+    with reading(record.path / DATABASE):
+        text = model_card(record, trained, path.name, name_clients)
     try:
         write(trained, path, example)
         card = write_card(text, path)
