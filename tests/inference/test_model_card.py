@@ -207,7 +207,7 @@ def test_hostile_names_are_text(record: RunRecord, tmp_path: Path) -> None:
     [
         {"privacy": {}},
         {"privacy": {"options": {"clip": -1.0}, "parameters": 8, "clients": 3}},
-        {"algorithm": []},
+        {"algorithm": 7},
         {"processors": 7},
         {"client_names": 7},
     ],

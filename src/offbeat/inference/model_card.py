@@ -174,9 +174,11 @@ def _privacy(record: RunRecord) -> list[str]:
     if examples is not None:
         rows = sorted((name, value) for name, value in examples.items() if value is not None)
         lines += ["", "Privacy of examples at the clients (DP-SGD):", "", *table(["option", "value"], rows)]
-    elif "plan" in record.meta:
+    if lines != [_NO_PRIVACY]:
+        lines += ["", f"Experimental. {_NOT_REVIEWED}"]
+    if "plan" in record.meta:
         lines += ["", "A site may have used DP-SGD on its own examples: only the site knows its ε."]
-    return lines if lines == [_NO_PRIVACY] else [*lines, "", f"Experimental. {_NOT_REVIEWED}"]
+    return lines
 
 
 def _noise(record: RunRecord, plan: ReleasePlan) -> list[str]:
