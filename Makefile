@@ -4,7 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # make test-gpu: the tests that need a CUDA GPU.
-.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray check-wheel check-deploy lint docs timelines env clean
+.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-oldest check-wheel check-deploy dist \
+	release-check release-notes docs-version lint docs timelines env clean
 
 env: .venv/installed
 
@@ -83,6 +84,51 @@ test-gpu: env
 test-ray: .venv-ray/installed
 	.venv-ray/bin/pytest tests/sim/executors/test_ray.py tests/sim/executors/test_ray_options.py
 
+# The tools of a release have an environment of their own: nothing of Offbeat is in it.
+.venv-release/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check --group release
+	@touch $@
+
+# The oldest version of each dependency that pyproject.toml allows, and of theirs what goes with it. Newer packages
+# deprecate what older ones call, so warnings are no errors here. PyTorch has several gigabytes here.
+.venv-oldest/installed: pyproject.toml .venv-release/installed
+	.venv-release/bin/uv venv --quiet --clear --python $(PYTHON) .venv-oldest
+	.venv-release/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct \
+		-e ".[digits,net,secure,flower,test]" -e ./papers
+	@touch $@
+
+OLDEST := tests/core tests/algorithms tests/local tests/models tests/metrics tests/data tests/world tests/sim tests/recipes \
+	tests/runs tests/inference tests/codec
+
+test-oldest: .venv-oldest/installed
+	.venv-oldest/bin/python -m pytest -n 3 --dist loadgroup -W default $(OLDEST)
+
+# All of a release that needs no package index, and what remains. SKIP=oldest,pythons leaves out what downloads much.
+REPOSITORY ?=
+SKIP ?=
+
+release-check: .venv-release/installed
+	.venv-release/bin/python scripts/check_release.py $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(SKIP),--skip $(SKIP))
+
+# The section of the changelog; WRITE=--write writes it.
+VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+WRITE ?=
+
+release-notes: .venv-release/installed
+	@.venv-release/bin/python scripts/release_notes.py $(VERSION) $(WRITE)
+
+# The wheels, to copy to machines without a checkout.
+dist: env
+	$(BIN)/python scripts/check_wheel.py --keep dist
+
+# The documentation of a version, as a commit on the branch gh-pages of this clone; nothing is pushed.
+ALIAS ?= dev
+
+docs-version: env
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
+
 # Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
 check-wheel: env
 	$(BIN)/python scripts/check_wheel.py
@@ -97,4 +143,4 @@ check-deploy: env
 	deploy/try/helm.sh
 
 clean:
-	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info
+	rm -rf .venv .venv-ray .venv-release .venv-oldest site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info

@@ -8,7 +8,7 @@ C: seconds from the death of a node to the moment that Flower's grid leaves it o
 
 `flower_throughput.py` has the updates a second.
 
-Needs the extra `offbeat[flower]`. Medians, with their range; machines are noisy, and the load is printed.
+Needs the extra `flower`. Medians, with their range; machines are noisy, and the load is printed.
 """
 
 import argparse

@@ -7,7 +7,7 @@ nearly all of its time is the message's. What is counted, from the journal: of e
 update to its next, and of all together the updates a second between the first and the last. A case that has
 not ended after `--patience` seconds is printed as failed, with what Flower's logs have of it.
 
-Needs the extra `offbeat[flower]`. `--native` is a Python with `offbeat[net]`, which wants another protobuf:
+Needs the extra `flower`. `--native` is a Python with `offbeat[net]`, which wants another protobuf:
 with it `round_trip.py` first measures the same sizes on Offbeat's own server and on raw gRPC, every update on
 disk before its answer. It needs 8 GB, and 15 GB of disk. Machines are noisy, and the load is printed.
 """

@@ -356,7 +356,7 @@ def main() -> None:
         mine = []
         for point in points(options.quick):
             if point.table == table and point.ray and find_spec("ray") is None:
-                print("No Ray: it is not installed (pip install 'offbeat[ray]')", file=sys.stderr)
+                print('No Ray: it is not installed (pip install -e ".[ray]")', file=sys.stderr)
             elif point.table == table:
                 mine.append(fresh(point))
                 print(".", end="", file=sys.stderr, flush=True)

@@ -1,5 +1,5 @@
 """What the site has from the code: the table of algorithms, their pages in the navigation, the reference, the
-notebook.
+notebook, how Offbeat is installed.
 
 A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what the named function below makes.
 """
@@ -20,6 +20,7 @@ from offbeat import parts
 from offbeat.algorithms import ALGORITHMS, Factory
 from offbeat.algorithms.describe import driver_needs, short_paper
 from offbeat.algorithms.hyperparameters import option_classes
+from offbeat.core.installation import ON_INDEX, install_command
 
 DOCS = Path(__file__).parent
 MARK = re.compile(r"^<!-- (\w+)(?:: (\S+))? -->$", re.MULTILINE)
@@ -94,6 +95,24 @@ def notebook(path: str) -> list[str]:
     texts = [("".join(cell["source"]), cell["cell_type"]) for cell in cells]
     parts = [f"```python\n{text}\n```\n" if kind == "code" else f"{text}\n" for text, kind in texts]
     return "\n".join(parts).replace("# ", "## ", 1).splitlines()
+
+
+def index_install() -> list[str]:
+    """What the page about installation says of package indexes."""
+    if not ON_INDEX:
+        return [
+            '!!! warning "No package index has Offbeat yet"',
+            "    Install it from a checkout or from a wheel. Until the first release, a package of the name",
+            "    `offbeat` or `offbeat-papers` on an index is somebody else's.",
+        ]
+    return [
+        "## From an index",
+        "",
+        "```sh",
+        install_command("digits", "net"),
+        install_command("papers"),
+        "```",
+    ]
 
 
 def picture(_: str) -> list[str]:

@@ -1,6 +1,6 @@
 """LoRA: a transformer of which only the adapters are trained, and only they travel.
 
-pip install "offbeat[hf]". The transformer is small, its weights are random and nothing is downloaded. Real
+pip install -e ".[hf]". The transformer is small, its weights are random and nothing is downloaded. Real
 weights come from a local folder instead: BertForSequenceClassification.from_pretrained(FOLDER).
 
     python examples/lora.py

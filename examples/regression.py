@@ -1,6 +1,6 @@
 """Numbers as targets: the progress of diabetes after a year, measured by RMSE and mean absolute error.
 
-The 442 patients come with scikit-learn: pip install "offbeat[digits]".
+The 442 patients come with scikit-learn: pip install -e ".[digits]".
 
     python examples/regression.py
 """

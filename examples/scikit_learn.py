@@ -1,6 +1,6 @@
 """Federated scikit-learn: an `SGDClassifier`, whose model is two NumPy arrays.
 
-Needs scikit-learn (`pip install 'offbeat[digits]'`).
+Needs scikit-learn (`pip install -e ".[digits]"`).
 
     python examples/scikit_learn.py
 """

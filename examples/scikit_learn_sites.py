@@ -1,7 +1,7 @@
 """Federated scikit-learn on a network: a server, and three sites that each train an `SGDClassifier`.
 
 Here all are in one process and talk over loopback. Needs scikit-learn and the network
-(`pip install 'offbeat[digits,net]'`).
+(`pip install -e ".[digits,net]"`).
 
     python examples/scikit_learn_sites.py
 """

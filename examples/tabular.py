@@ -1,6 +1,6 @@
 """One logit, unequal classes: tumours in three hospitals, measured by balanced accuracy and AUROC.
 
-The 569 samples of the breast cancer dataset come with scikit-learn: pip install "offbeat[digits]".
+The 569 samples of the breast cancer dataset come with scikit-learn: pip install -e ".[digits]".
 
     python examples/tabular.py
 """

@@ -62,9 +62,9 @@ MAY_USE: dict[str, set[str]] = {
         "named",
         "world", "algorithms", "documents", "runs", "sim", "report", "version",
     },
-    "studies": set(),  # says where they are now
+    "studies": {"core"},  # says where they are now
     "notebook": {"core", "report", "runs"},
-    "inference": {"lazy", "allowed", "core", "local", "models", "runs"},
+    "inference": {"lazy", "allowed", "core", "local", "models", "runs", "version"},
     "testing": {"lazy", "core", "world", "sim", "net"},
     "project": {"core"},
 }  # fmt: skip

@@ -1,5 +1,7 @@
 """Where the studies of papers were before they became a distribution of their own."""
 
+from offbeat.core.installation import install_hint
+
 raise ImportError(
-    "offbeat.studies is the package offbeat_papers now: pip install 'offbeat[papers]', and import from there"
+    f"offbeat.studies is the package offbeat_papers now: {install_hint('papers')}; then import from there"
 )

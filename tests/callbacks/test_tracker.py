@@ -1,5 +1,6 @@
 """What trackers record of a run, under which names."""
 
+import re
 import sys
 from math import isnan
 from pathlib import Path
@@ -12,6 +13,7 @@ from offbeat.callbacks.tensorboard_tracker import TensorBoardTracker
 from offbeat.callbacks.tracker import Ending, RunTracker, flat, points, settings
 from offbeat.callbacks.wandb_tracker import WandbTracker
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.installation import install_hint
 from tests.callbacks.told import EVALUATIONS, MODEL, evaluation, live_run, tell
 from tests.forks import Fork
 
@@ -98,7 +100,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     (tmp_path / library).mkdir()  # a folder of this name is no library
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, library, raising=False)
-    line = f'{library} is not installed: pip install "offbeat\\[{library}\\]", or in a checkout'
+    line = re.escape(f"{library} is not installed: {install_hint(library)}")
     with pytest.raises(UsageError, match=f"^{line}"):
         make_callbacks([library])
     with pytest.raises(UsageError, match=f"^{line}"):

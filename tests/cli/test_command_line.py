@@ -172,7 +172,10 @@ def test_a_model_is_exported(recipe: str, offbeat: Any) -> None:
     offbeat("run", recipe, "-o", "runs/one")
     accuracy = ob.read_run(Path("runs/one")).metrics[-1]["accuracy"]
     told = offbeat("export", "runs/one").out
-    assert re.fullmatch(rf"wrote one.safetensors: logistic, version \d+, accuracy {accuracy:.4f}\n", told)
+    first, second = told.splitlines()
+    assert re.fullmatch(rf"wrote one.safetensors: logistic, version \d+, accuracy {accuracy:.4f}", first)
+    assert second.startswith("wrote one.safetensors.md: ")
+    assert "# Model card: one" in Path("one.safetensors.md").read_text("utf-8")
     assert Path("one.safetensors").stat().st_size > Path("runs/one/model.safetensors").stat().st_size
     assert "runs/one has no best.safetensors" in offbeat("export", "runs/one", "--best").complaint()
     assert "one.bin has no known format" in offbeat("export", "runs/one", "-o", "one.bin").complaint()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.cli import plug_ins
+from offbeat.core.installation import install_hint
 from tests.cli.answer import Answer
 
 COUNT = '''
@@ -97,7 +98,7 @@ def test_a_command_of_an_extra_that_is_not_installed_says_how_to_get_it(
     offbeat: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(plug_ins.EXTRAS, "far-away", "moon")
-    begin = "offbeat: offbeat far-away is not installed: pip install 'offbeat[moon]'"
+    begin = f"offbeat: offbeat far-away is not installed: {install_hint('moon')}"
     for words in ((), ("--help",), ("x", "--unknown")):
         code, out, errors = offbeat("far-away", *words)
         assert (code, out, errors.count("\n")) == (2, "", 1)

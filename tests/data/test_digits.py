@@ -1,9 +1,11 @@
+import re
 import sys
 
 import pytest
 import torch
 
 from offbeat.core.errors import UsageError
+from offbeat.core.installation import install_hint
 from offbeat.data import digits, load
 
 
@@ -39,5 +41,5 @@ def test_split_is_always_the_same_whatever_the_seed():
 def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     digits._read.cache_clear()
-    with pytest.raises(UsageError, match=r'pip install "offbeat\[digits\]"'):
+    with pytest.raises(UsageError, match=re.escape(install_hint("digits"))):
         load("digits")

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -43,13 +44,56 @@ def test_the_workflows_make_targets_that_exist() -> None:
     ci = read(".github/workflows/ci.yml")
     lines = "\n".join([ci, read(".github/workflows/release.yml"), read(".ci/run")])
     made = {word for line in re.findall(r"\bmake ([a-z -]+)$", lines, re.MULTILINE) for word in line.split()}
+    made |= set(re.findall(r"\bmake ([a-z-]+) \w+=", lines))
     made |= set(yaml.safe_load(ci)["jobs"]["thorough"]["strategy"]["matrix"]["target"])
     assert {"check", "test"} <= made <= targets
 
 
+GRANTED = {
+    ("release.yml", "publish"): {"id-token": "write"},
+    ("release.yml", "notes"): {"contents": "write"},
+    ("docs.yml", "deploy"): {"contents": "write"},
+    ("images.yml", "image"): {"contents": "read", "packages": "write"},
+}
+"""What a job may do beyond reading, and no other job."""
+
+
+def workflows() -> dict[str, Any]:
+    folder = ROOT / ".github/workflows"
+    return {path.name: yaml.safe_load(path.read_text()) for path in sorted(folder.glob("*.yml"))}
+
+
 def test_workflows_read_only_unless_they_publish() -> None:
-    for path in sorted((ROOT / ".github/workflows").glob("*.yml")):
-        workflow = yaml.safe_load(path.read_text())
+    granted = {}
+    for name, workflow in workflows().items():
         assert workflow["permissions"] == {"contents": "read"}
-        granted = {name: job["permissions"] for name, job in workflow["jobs"].items() if "permissions" in job}
-        assert granted in ({}, {"publish": {"id-token": "write"}})
+        for job, steps in workflow["jobs"].items():
+            if "permissions" in steps:
+                granted[name, job] = steps["permissions"]
+    assert granted == GRANTED
+
+
+def test_a_job_that_does_not_push_keeps_no_credentials() -> None:
+    for name, workflow in workflows().items():
+        for job, steps in workflow["jobs"].items():
+            for step in steps["steps"]:
+                if step.get("uses", "").startswith("actions/checkout@") and name != "docs.yml":
+                    assert step["with"]["persist-credentials"] is False, f"{name}, {job}"
+
+
+def test_every_action_has_a_version() -> None:
+    for name in workflows():
+        used = re.findall(r"uses: (\S+)", read(f".github/workflows/{name}"))
+        assert used
+        assert [
+            action for action in used if not re.fullmatch(r"[\w./-]+@(v\d+|release/v1|[0-9a-f]{40})", action)
+        ] == []
+
+
+def test_no_step_runs_what_others_can_write() -> None:
+    """An expression in a script is replaced before a shell reads it: a branch's name could be a command."""
+    for name, workflow in workflows().items():
+        for job, steps in workflow["jobs"].items():
+            for step in steps["steps"]:
+                found = re.findall(r"\$\{\{ *(\S+) *\}\}", step.get("run", ""))
+                assert [each for each in found if not each.startswith("matrix.")] == [], f"{name}, {job}"

@@ -67,7 +67,9 @@ def of_the_run(run: ob.Run) -> nn.Module:
 
 def test_a_state_dict_has_all_tensors_the_frozen_ones_too(run: ob.Run, tmp_path: Path) -> None:
     exported = export(run.path, tmp_path / "model.pt")  # type: ignore[arg-type]
-    assert exported == ob.ExportedModel(tmp_path / "model.pt", exported.metadata, ())
+    assert exported == ob.ExportedModel(
+        tmp_path / "model.pt", exported.metadata, (), tmp_path / "model.pt.md"
+    )
     module = Tied()
     module.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
     assert torch.equal(scores(module), scores(of_the_run(run)))

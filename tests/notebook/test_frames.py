@@ -1,5 +1,6 @@
 """A run as data frames: every row, every evaluation, and every task with its fate."""
 
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 import offbeat as ob
 from offbeat.core.errors import UsageError
+from offbeat.core.installation import install_hint
 from offbeat.world.channel import Channel
 
 pandas = pytest.importorskip("pandas")
@@ -85,7 +87,6 @@ def test_a_run_without_a_task_or_an_evaluation() -> None:
 def test_without_pandas_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     run = ob.simulate(ob.fedavg(steps=1), ob.World(clients=1), until=ob.Until(versions=1))
-    with pytest.raises(
-        UsageError, match=r'^to_pandas: pandas is not installed: pip install "offbeat\[pandas\]"'
-    ):
+    hint = re.escape(install_hint("pandas"))
+    with pytest.raises(UsageError, match=f"^to_pandas: pandas is not installed: {hint}"):
         run.to_pandas()

@@ -1,5 +1,6 @@
 """The dataset: its columns are those of the rows, and what is read back from Parquet are the rows."""
 
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.core.errors import UsageError
+from offbeat.core.installation import papers_install_command
 from offbeat_papers import dataset, parquet, schema
 from offbeat_papers.rows import ResultRow, Results, RunCurve
 from tests.papers.study_files import row
@@ -84,5 +86,5 @@ def test_without_pyarrow_the_error_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match=r"pyarrow: pip install 'offbeat-papers\[parquet\]'"):
+    with pytest.raises(UsageError, match=re.escape(f"pyarrow: {papers_install_command('parquet')}")):
         parquet.results_table(some_results(tmp_path), ["p/s"])

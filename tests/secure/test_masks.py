@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from offbeat.core.errors import UsageError
+from offbeat.core.installation import install_hint
 from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.masks import HelperKey, add_masks, mask
 
@@ -112,4 +113,4 @@ def test_without_the_extra_the_error_names_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("secure aggregation: ")
-    assert 'pip install "offbeat[secure]"' in done.stdout
+    assert install_hint("secure") in done.stdout

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from offbeat.core.errors import UsageError
+from offbeat.core.installation import papers_install_command
 from offbeat_papers.rows import ResultRow, Results, RunCurve
 from offbeat_papers.schema import CURVE_FIELDS, DERIVED_FIELDS, ROW_FIELDS, Field
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 SPENT = ("seconds", "versions", "tasks", "bytes")
 """Costs, in the order of rows."""
-_INSTALL = "Parquet files need pyarrow: pip install 'offbeat-papers[parquet]'"
+_INSTALL = f"Parquet files need pyarrow: {papers_install_command('parquet')}"
 
 
 def results_table(results: Results, studies: Iterable[str]) -> "pa.Table":

@@ -25,9 +25,15 @@ def export(
             metavar="MODULE:FUNCTION", help="function that makes the module, in place of the recorded one"
         ),
     ] = None,
+    name_clients: Annotated[
+        bool,
+        typer.Option(
+            "--name-clients", help="name clients and their samples in the card; default: count them"
+        ),
+    ] = False,
     allow: AllowOption = None,
 ) -> None:
-    """Write a run's model to a file that PyTorch or ONNX Runtime reads without Offbeat."""
+    """Write a run's model to a file that PyTorch or ONNX Runtime reads, and its model card."""
     import json
 
     from offbeat.core.metric_names import first_shown
@@ -37,10 +43,12 @@ def export(
 
     module = None if model is None else ModelMaker(NamedModel(model), option="--model", load=load_named)
     file = output or Path(f"{directory.resolve().name}.safetensors")
-    made = write(directory, file, module=module, best=best, allow=allowed_names(allow, [directory]))
+    allowed = allowed_names(allow, [directory])
+    made = write(directory, file, module=module, best=best, allow=allowed, name_clients=name_clients)
     found = {name: value for name, value in json.loads(made.metadata["metrics"]).items() if value is not None}
     shown = [metric_text(first_shown(found), found[first_shown(found)])] if found else []
     told = [made.metadata["architecture"], f"version {made.metadata['version']}", *shown]
     out.print(f"wrote {made.path}: {', '.join(told)}", markup=False)
     if made.missing:
         out.print(f"left out, because they stay at the clients: {', '.join(made.missing)}", markup=False)
+    out.print(f"wrote {made.card}: the model card; fill in what is unknown", markup=False)

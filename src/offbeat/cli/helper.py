@@ -53,7 +53,11 @@ def helper(
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
-    """Help a run with secure aggregation: hold seeds of masks, and give sums of masks."""
+    """Help a run with secure aggregation: hold seeds of masks, and give sums of masks.
+
+    Secure aggregation is experimental: no cryptographer has reviewed its design or its implementation. Do not
+    let the safety of anyone's data depend on it alone.
+    """
     with requires_extra("secure", "secure aggregation: "):
         from offbeat.net.secure.helping import help_run
 

@@ -49,7 +49,7 @@ SECTIONS = {
         "address", "data", "validation", "model", "learner", "allow", "name", "state", "keep_model", "device",
         "give_up_after", "sets", "site.*",
     ),
-    "Privacy": (
+    "Privacy (experimental, not reviewed)": (
         "policy", "accept", "helper", "helper_state", "helper_token_file", "policy.*", "examples.*",
     ),
     "TLS and access": ("kit", "token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),

@@ -13,11 +13,12 @@ from typer.main import get_command
 
 from offbeat.cli.sections import Command
 from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.installation import install_hint
 
 GROUP = "offbeat.commands"
 """The group of the entry points."""
 EXTRAS = {"reproduce": "papers"}
-"""By a command's name the extra of Offbeat that has it, and the folder of a checkout."""
+"""By a command's name the extra of Offbeat that has it."""
 
 
 class Commands(TyperGroup):
@@ -38,9 +39,9 @@ def _plug_in(name: str) -> Any:
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry is None:
         extra = EXTRAS.get(name)
-        get = f"pip install 'offbeat[{extra}]', or in a checkout: pip install -e ./{extra}"
-        missing = f"offbeat {name} is not installed: {get}"
-        return None if extra is None else _unavailable(name, UsageError(missing))
+        if extra is None:
+            return None
+        return _unavailable(name, UsageError(f"offbeat {name} is not installed: {install_hint(extra)}"))
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     try:
         app.command(name, cls=Command)(entry.load())

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 from typer.core import TyperCommand
 
 from offbeat.cli.keys import KeyGroup, key_rows
+from offbeat.cli.stability import stability_of
 
 Sections = Mapping[str, Sequence[str]]
 """Titles, and below each parameters of the command's function, or keys of `--set` such as `server.lease`."""
@@ -35,6 +36,11 @@ class Command(TyperCommand):
             _write(formatter, title, [*rows, *keys])
         for title, kind in (("Arguments", "argument"), ("Options", "option")):
             _write(formatter, title, [record[:2] for record in records.values() if record[2] == kind])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write how stable the command is."""
+        formatter.write_paragraph()
+        formatter.write_text(f"Stability: {stability_of(str(self.name))}.")
 
 
 def sectioned(sections: Sections, groups: Mapping[str, KeyGroup]) -> type[Command]:

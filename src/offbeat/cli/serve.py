@@ -52,7 +52,9 @@ SECTIONS = {
         "listen", "sites", "server.lease", "server.task_timeout", "server.evaluation_timeout",
         "server.norm_bound", "server.max_samples", "server.remembered", "server.max_consecutive_failures",
     ),
-    "Privacy": ("server.helpers", "server.unmasking.timeout", "server.unmasking.give_up"),
+    "Privacy (experimental, not reviewed)": (
+        "server.helpers", "server.unmasking.timeout", "server.unmasking.give_up",
+    ),
     "TLS and access": (
         "tls_cert", "tls_key", "client_ca", "revoked", "tokens", "insecure_plaintext", "insecure_any_name",
     ),

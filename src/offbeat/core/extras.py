@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from offbeat.core.errors import UsageError
+from offbeat.core.installation import install_hint
 
 
 @contextmanager
@@ -23,7 +24,4 @@ def missing_extra(package: str | None, extra: str, why: str = "") -> UsageError:
         extra: The extra of Offbeat that installs it, such as "net".
         why: What needs the package, with which the line begins.
     """
-    return UsageError(
-        f'{why}{package} is not installed: pip install "offbeat[{extra}]", or in a checkout '
-        f'pip install -e ".[{extra}]"'
-    )
+    return UsageError(f"{why}{package} is not installed: {install_hint(extra)}")

@@ -1,7 +1,7 @@
 """Any algorithm on an existing Flower federation. The only part of the package that knows Flower.
 
 `server_app` makes a Flower `ServerApp` of an algorithm, `client_app` a `ClientApp` of a node's data;
-`serve` is for a `ServerApp` of one's own. Needs the extra `offbeat[flower]`.
+`serve` is for a `ServerApp` of one's own. Needs the extra `flower`.
 """
 
 from typing import Any

@@ -17,9 +17,12 @@ from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.core.module_tensors import unwrapped
+from offbeat.inference.model_card import model_card, write_card
 from offbeat.inference.trained import TrainedModule, trained_module
+from offbeat.runs.damage import reading
 from offbeat.runs.files import write_tensors
 from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.schema import DATABASE
 
 LARGEST = 2**28
 """Most numbers of a sample that a run's directory may have made."""
@@ -33,11 +36,13 @@ class ExportedModel:
         path: The file.
         metadata: Origin and metrics of the weights. A .pt file does not hold them.
         missing: Names of the tensors that stay at the clients and are not in the file.
+        card: The file's model card, in Markdown.
     """
 
     path: Path
     metadata: dict[str, str]
     missing: tuple[str, ...]
+    card: Path
 
 
 def export(
@@ -48,10 +53,12 @@ def export(
     best: bool = False,
     example: Any = None,
     allow: Allow = NOTHING,
+    name_clients: bool = False,
 ) -> ExportedModel:
     """Write a run's model to a file: all tensors of its module, including frozen ones.
 
-    The file does not contain tensors that stay at the clients.
+    The file does not contain tensors that stay at the clients. A model card is written beside it.
+    The card is `FILE.md`, or `FILE.new.md` if somebody has edited the card that is there.
 
     Args:
         run: The run, or its directory.
@@ -65,6 +72,8 @@ def export(
             [N, ...]; a tuple holds several arguments. None means zeros of the recorded shape and type.
         allow: What the run's directory may name if `module` is None: "module", whose exposed functions
             (`offbeat.expose`) may be called, or "module:function".
+        name_clients: Whether the model card names the clients, with their numbers of samples. False means
+            that it counts them.
 
     Raises:
         UsageError: The run has no such version, its module cannot be made or exported, the suffix is
@@ -77,11 +86,14 @@ def export(
         raise UsageError(f"{path} has no known format: give a file whose name ends with one of {known}")
     record = run if isinstance(run, RunRecord) else read_run(run)
     trained = trained_module(record, module, best, allow)
+    with reading(record.path / DATABASE):
+        text = model_card(record, trained, path.name, name_clients)
     try:
         write(trained, path, example)
+        card = write_card(text, path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from None
-    return ExportedModel(path, trained.metadata, trained.missing)
+    return ExportedModel(path, trained.metadata, trained.missing, card)
 
 
 def _write_pt(trained: TrainedModule, path: Path, _example: Any) -> None:

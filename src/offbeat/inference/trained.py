@@ -158,4 +158,6 @@ def _metadata(
         "algorithm": record.entry("algorithm"),
         "offbeat": record.meta.get("offbeat", ""),
     }
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items() if v != ""}
+    texts = {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items() if v != ""}
+    # A record may have half a surrogate pair in a text, which no file can hold.
+    return {name: text.encode(errors="replace").decode() for name, text in texts.items()}

@@ -1,13 +1,14 @@
-"""The README's links on a package index."""
+"""The README's links and the addresses of the project on a package index."""
 
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = runpy.run_path(str(ROOT / "scripts" / "readme_for_index.py"))
+SCRIPT = runpy.run_path(str(ROOT / "scripts" / "index_metadata.py"))
 absolute_links = SCRIPT["absolute_links"]
 HERE = "https://example.org/someone/offbeat"
 
@@ -51,3 +52,21 @@ def test_the_claims_are_counted_as_the_findings_count_them(page: str) -> None:
     assert counted
     row = "| {}: {} held, {} not held, {} undecided |".format(*counted.groups())
     assert row in (ROOT / page).read_text("utf-8")
+
+
+def test_the_addresses_are_added_to_both_projects(tmp_path: Path) -> None:
+    (tmp_path / "papers").mkdir()
+    for name in ("README.md", "pyproject.toml", "papers/pyproject.toml"):
+        (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), encoding="utf-8")
+    SCRIPT["rewrite"](tmp_path, HERE, "v1.2")
+    for name in ("pyproject.toml", "papers/pyproject.toml"):
+        made, before = (tomllib.loads((folder / name).read_text("utf-8")) for folder in (tmp_path, ROOT))
+        assert made["project"].pop("urls") == {
+            "Documentation": f"{HERE}/tree/v1.2/docs",
+            "Source": HERE,
+            "Issues": f"{HERE}/issues",
+            "Changelog": f"{HERE}/blob/v1.2/CHANGELOG.md",
+        }
+        assert made == before
+    with pytest.raises(SystemExit, match=r"has \[project.urls\] already"):
+        SCRIPT["rewrite"](tmp_path, HERE, "v1.2")

@@ -1,0 +1,102 @@
+"""The check of a release: what it finds wrong, and what it says of itself."""
+
+import gzip
+import importlib.util
+import io
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    path = ROOT / "scripts" / "check_release.py"
+    spec = importlib.util.spec_from_file_location("check_release", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["check_release"] = module  # a frozen dataclass looks its module up
+    before = list(sys.path)
+    spec.loader.exec_module(module)
+    sys.path[:] = before
+    return module
+
+
+def sdist(path: Path, mtime: int, names: list[str], owner: str) -> Path:
+    with gzip.GzipFile(path, "wb", mtime=mtime) as raw, tarfile.open(fileobj=raw, mode="w") as archive:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime, member.uname, member.uid = len(name), mtime, owner, mtime % 7
+            archive.addfile(member, io.BytesIO(name.encode()))
+    return path
+
+
+def test_sdists_of_two_builds_get_the_same_bytes(script: ModuleType, tmp_path: Path) -> None:
+    first = sdist(tmp_path / "1.tar.gz", 1_700_000_000, ["a/x", "a/y"], "me")
+    second = sdist(tmp_path / "2.tar.gz", 1_700_000_009, ["a/y", "a/x"], "you")
+    assert first.read_bytes() != second.read_bytes()
+    for path in (first, second):
+        script.without_times(path, 1_600_000_000)
+    assert first.read_bytes() == second.read_bytes()
+    with tarfile.open(first) as archive:
+        assert archive.getnames() == ["a/x", "a/y"]
+        assert archive.extractfile("a/y").read() == b"a/y"  # type: ignore[union-attr]
+
+
+def release(script: ModuleType, tmp_path: Path, version: str) -> object:
+    for name in ("work", "dist"):
+        (tmp_path / name).mkdir()
+    return script.Release(ROOT, tmp_path / "work", tmp_path / "dist", version, script.EXAMPLE)
+
+
+def test_another_version_in_a_file_is_found(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(script.FailedError, match=r"pyproject.toml has .*CITATION.cff has "):
+        script.versions(release(script, tmp_path, "9.9.9"))
+
+
+def test_a_check_whose_distributions_are_missing_is_not_done(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = release(script, tmp_path, "0.1.0")
+    assert script.told("contents", script.contents, made, False)
+    assert script.told("sbom", script.sbom, made, False)
+    assert script.told("oldest", script.oldest, made, True)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "contents   not done  the wheels are not built",
+        "sbom       not done  the wheel is not installed",
+        "oldest     not done  --skip",
+    ]
+
+
+def test_a_failed_check_is_told(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not script.told("versions", script.versions, release(script, tmp_path, "9.9.9"), False)
+    assert capsys.readouterr().out.startswith("versions   FAILED    ")
+
+
+@pytest.mark.parametrize(
+    ("licence", "strong"),
+    [
+        ("GNU General Public License v3 (GPLv3)", True),
+        ("AGPL-3.0-only", True),
+        ("LGPL-2.1", False),
+        ("GNU Lesser General Public License v2", False),
+        ("MIT License", False),
+    ],
+)
+def test_licences_that_bind_are_told_from_others(script: ModuleType, licence: str, strong: bool) -> None:
+    assert bool(script.COPYLEFT.search(licence) and not script.LESSER.search(licence)) is strong
+
+
+def test_what_remains_names_the_tag_and_the_address(script: ModuleType, tmp_path: Path) -> None:
+    lines = "\n".join(script.remaining(release(script, tmp_path, "0.1.0")))
+    assert "git tag -s v0.1.0" in lines
+    assert "REPOSITORY=https://HOST/OWNER/NAME" in lines
+    assert "DOI" in lines
