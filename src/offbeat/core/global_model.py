@@ -215,7 +215,7 @@ class GlobalModel:
 
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
         """The next version, and why it must not be published, if so."""
-        step = self.release.step(updates, self._algorithm.aggregator, self.model, self.memory, command)
+        step = self._step(updates, command)
         reason, name = None, "step"
         if self.step_memories and command.server_step:
             # An absurd step may spoil the memories of server steps, which then give a usual one.
@@ -242,6 +242,10 @@ class GlobalModel:
         if self.guard is not None and reason is None and not all_finite((model.values, shared)):
             reason = "its values are not finite"
         return model, reason
+
+    def _step(self, updates: Sequence[Update], command: Aggregate) -> Tensor:
+        """The aggregator's step."""
+        return self.release.step(updates, self._algorithm.aggregator, self.model, self.memory, command)
 
     def roll_back(self, event: RolledBack, version: Version) -> None:
         """Make a new version with the content of the `good` one; the parts' memories begin anew."""
