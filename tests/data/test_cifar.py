@@ -23,6 +23,7 @@ def test_cifar10_pixels_labels_and_subsample(tmp_path):
     source = load("cifar10", root=tmp_path)
     assert source.train.x.shape == (20, 3, 32, 32)
     assert source.train.x.dtype == torch.float32
+    assert source.train.x.is_contiguous(memory_format=torch.channels_last)
     assert source.test.x.shape == (4, 3, 32, 32)
     assert source.train.y.tolist() == [(row + file) % 10 for file in range(5) for row in range(4)]
     green = images[1, 2].reshape(3, 32, 32)[1, 5, 7]

@@ -64,6 +64,7 @@ CIFAR100 = CifarFormat(
 def load_cifar(name: str, layout: CifarFormat, root: Path, pick: Subsample) -> Source:
     """Load a CIFAR dataset from `root/name/layout.folder`: x float32 [N, 3, 32, 32], no groups.
 
+    Images are in the memory layout channels_last, in which convolutions read them.
     Pixels are scaled to [0, 1], then normalised by the channel with the mean and deviation of the train set.
     Raises `UsageError` where a file is missing or not intact.
     """
@@ -93,7 +94,8 @@ def _read(path: Path, layout: CifarFormat) -> npt.NDArray[np.uint8]:
 
 def _dataset(rows: npt.NDArray[np.uint8], layout: CifarFormat) -> Dataset:
     labels = torch.from_numpy(rows[:, layout.label_bytes - 1].astype(np.int64))
-    images = torch.from_numpy(rows[:, layout.label_bytes :].astype(np.float32)).reshape(-1, 3, 32, 32)
+    pixels = rows[:, layout.label_bytes :].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    images = torch.from_numpy(pixels.astype(np.float32, order="C")).permute(0, 3, 1, 2)
     return Dataset(normalised(images, layout.scale), labels, layout.classes)
 
 

@@ -116,11 +116,11 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def gather(self, rows: Tensor) -> Batch:
-        """The samples at `rows`, int64 [K] on the tensors' device: x, or (x, y)."""
+        """The samples at `rows`, int64 [K] on the tensors' device: x, or (x, y), in the layout of x."""
         if isinstance(self.x, Mapping):
             x: Any = {name: part.index_select(0, rows) for name, part in self.x.items()}
         else:
-            x = self.x.index_select(0, rows)
+            x = _select(self.x, rows)
         return x if self.y is None else (x, self.y.index_select(0, rows))
 
     @property
@@ -157,6 +157,13 @@ class Dataset:
         found = self.gather(rows)
         x, y = (found, None) if self.y is None else found
         return Dataset(x, y, self.classes)
+
+
+def _select(x: Tensor, rows: Tensor) -> Tensor:
+    """Samples of x in its memory layout: `index_select` alone would give up channels_last."""
+    if x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last):
+        return x.permute(0, 2, 3, 1).index_select(0, rows).permute(0, 3, 1, 2)
+    return x.index_select(0, rows)
 
 
 Collate = Callable[[list[Any]], Batch]

@@ -168,7 +168,7 @@ class FederatedData:
             some = torch.arange(0, len(self.train), -(-len(self.train) // _DIGESTED))
             for tensor in _tensors(self.train.gather(some)):
                 if tensor.is_floating_point():
-                    x = tensor.detach().double()
+                    x = tensor.detach().double().contiguous()
                     sizes += [f"{float(x.abs().mean()):.3g}", f"{float((x - 1).abs().mean()):.3g}"]
                 else:
                     digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())

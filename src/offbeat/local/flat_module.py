@@ -174,13 +174,15 @@ class FlatModule:
             self.module.train()
 
     def laid_out(self, batch: Batch) -> Batch:
-        """Convert the images of a batch, x or (x, y), to the memory layout in which the module is fastest."""
-        if not self.channels_last:
-            return batch
+        """Convert the images of a batch, x or (x, y), to the memory layout in which the module is fastest.
+
+        A batch that has this layout already, as one of a dataset in it has, is not copied.
+        """
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
         match batch:
             case Tensor(ndim=4):
-                return batch.contiguous(memory_format=torch.channels_last)
+                return batch.contiguous(memory_format=layout)
             case (Tensor(ndim=4) as x, y):
-                return x.contiguous(memory_format=torch.channels_last), y
+                return x.contiguous(memory_format=layout), y
             case _:
                 return batch
