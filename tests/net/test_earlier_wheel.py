@@ -142,7 +142,7 @@ def test_a_pair_that_is_refused(tmp_path: Path) -> None:
         address = address_of(state, server)
         words = ("join", address, "--name", "site-0", "--data", "digits:1/2")
         site = begin(HERE, tmp_path / "site.log", *words, script=("-c", LATER))
-        assert site.wait() == 2
+        assert site.wait() == 1
         assert server.poll() is None
     finally:
         server.kill()
