@@ -138,6 +138,7 @@ check-deploy: env
 	PYTHON=$(CURDIR)/$(BIN)/python deploy/try/systemd.sh
 	$(BIN)/python deploy/try/prometheus.py
 	$(BIN)/python deploy/try/proxies.py
+	PATH=$(CURDIR)/$(BIN):$$PATH deploy/try/slow_line.sh
 	deploy/try/container.sh
 	deploy/try/compose.sh
 	deploy/try/helm.sh
