@@ -356,6 +356,9 @@ def audit(release: Release) -> str:
     if wrong:
         raise FailedError("; ".join(wrong))
     looked_up = len(packages) - len(skipped)
+    if not looked_up:
+        reasons = sorted({package["skip_reason"] for package in packages})
+        raise NotDoneError(f"pip-audit looked up none of {len(packages)} packages: {reasons[0][:120]}")
     return f"{looked_up} packages without a known vulnerability; not looked up: {', '.join(skipped)}"
 
 
