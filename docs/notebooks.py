@@ -14,7 +14,8 @@ from typing import Any
 CODE = re.compile(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r"^<!-- picture: (\S+) -->\n\n!\[.*?\]\(\S+\)\n", re.MULTILINE)
 SHOW = '```python\nfrom IPython.display import Image\n\nImage("{}")\n```\n'
-LINK = re.compile(r"\[([^\]]+)\]\((?!https?:)[^)]+\)")
+# The text of a link may have brackets of its own, within code.
+LINK = re.compile(r"\[((?:`[^`]*`|[^\]`])+)\]\((?!https?:)[^)]+\)")
 COMMENT = re.compile(r"^<!-- .*? -->\n\n?", re.MULTILINE)
 
 

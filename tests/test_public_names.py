@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -125,7 +125,8 @@ def test_every_part_of_a_paper_is_public_where_the_reference_shows_it() -> None:
 
 def test_the_reference_shows_each_name_once() -> None:
     hooks = runpy.run_path(str(ROOT / "docs" / "hooks.py"))
-    text = hooks["on_page_markdown"]((ROOT / "docs" / "reference.md").read_text(encoding="utf-8"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference.md"))
+    text = hooks["on_page_markdown"]((ROOT / "docs" / "reference.md").read_text(encoding="utf-8"), page)
     values = dict[int, str]()
     for path in re.findall(r"^::: (\S+)$", text, re.MULTILINE):
         module, _, name = path.rpartition(".")

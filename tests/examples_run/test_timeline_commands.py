@@ -47,8 +47,11 @@ def test_the_navigation_has_every_page_once() -> None:
     assert sorted(pages) == sorted(f"algorithms/{page}.md" for page in PAGES)
 
 
+REFERENCE = SimpleNamespace(file=SimpleNamespace(src_uri="reference.md"))
+
+
 def test_the_reference_lists_what_is_public() -> None:
-    page = hooks.on_page_markdown((DOCS / "reference.md").read_text("utf-8"))
+    page = hooks.on_page_markdown((DOCS / "reference.md").read_text("utf-8"), REFERENCE)
     listed = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
     assert len(listed) == len(set(listed))
     shown = {name.rpartition(".")[2] for name in listed}

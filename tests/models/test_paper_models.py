@@ -138,7 +138,9 @@ def test_numbers_are_no_tokens():
 
 def test_bert_without_transformers(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(UsageError, match=r'model \'bert\': transformers is not installed.*"offbeat\[hf\]"'):
+    with pytest.raises(
+        UsageError, match=r'model \'bert\': transformers is not installed: pip install .*\[hf\]"'
+    ):
         build(BertSpec(), (20,), 2)
 
 

@@ -103,6 +103,8 @@ def test_the_checkpoint_holds_what_the_run_needs(learner: ob.TorchLearner, tmp_p
     assert stale[0] in saved.updates
     versions = {*saved.bases.values(), *(base for base, _, _ in saved.updates.values())}
     assert len(versions) > 1
+    if saved.good is not None:
+        versions.add(saved.good)
     assert tensor_files(directory) == {
         saved.state,
         *(f"version-{v}.safetensors" for v in versions),

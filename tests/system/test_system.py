@@ -81,9 +81,9 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
 
 @pytest.mark.xdist_group("system")
 def test_nothing_stays_in_place_of_grpc() -> None:
-    before = client._channel
+    before = client.open_channel
     simulate(0)
-    assert client._channel is before
+    assert client.open_channel is before
 
 
 def test_seeds_differ_and_have_all_algorithms() -> None:

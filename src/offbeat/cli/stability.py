@@ -18,6 +18,9 @@ _NOT_STABLE = {
     "statistics": Stability.PROVISIONAL,
     "audit": Stability.PROVISIONAL,
     "archive": Stability.PROVISIONAL,
+    "backup": Stability.PROVISIONAL,
+    "restore": Stability.PROVISIONAL,
+    "upgrade": Stability.PROVISIONAL,
     "reproduce": Stability.PROVISIONAL,
     "helper": Stability.EXPERIMENTAL,
 }

@@ -53,7 +53,6 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.core.reads import read_numbers
 from offbeat.core.validation import checked_dataclass
-from offbeat.vectors.arithmetic import head
 
 GUARD_RULE = 3
 """Number of the rule that new runs follow; a run recorded without a number follows the first."""
@@ -291,7 +290,7 @@ class UpdateGuard:
         Returns:
             Why the version must not be published; None means that it may be.
         """
-        norm = float(vector_norm(head(step, model.layout.parameters)))
+        norm = float(vector_norm(step[: model.layout.parameters]))
         if norm == 0.0:
             return None
         own = {name: norm, f"{name} per update": norm / len(updates)}
@@ -378,7 +377,7 @@ def norms_of(result: LocalResult, layout: Layout) -> dict[str, float]:
 
     They are finite only if all values are; those of finite values may overflow.
     """
-    parts = {PARTS[0]: head(result.delta, layout.parameters)}
+    parts = {PARTS[0]: result.delta[: layout.parameters]}
     if layout.values > layout.parameters:
         parts[PARTS[1]] = result.delta[layout.parameters :]
     if result.shared is not None:

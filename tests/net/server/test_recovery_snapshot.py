@@ -312,6 +312,7 @@ NOT_SAVED = {
     },
     Engine: {
         "record": "given", "tensors": "the driver's", "until": "given", "_model_bytes": "given",
+        "_model_bits": "given",
     },
     Server: {
         "schedule": "given", "_seed": "given",
