@@ -318,7 +318,7 @@ def test_a_damaged_update_is_not_aggregated(
         store = DurableStore(tmp_path / "d", back)
         assert (set(back.server.held), set(back.tensors.updates)) == ({arrived.task}, set())
         told = [f"the stored update of task {arrived.task} is damaged" in text for text in caplog.messages]
-        assert told == [True] * (1 - again)
+        assert sum(told) == 1 - again
         assert back.rejected["damaged"] == (1 - again)
         store.close()
     assert replay(ob.read_run(tmp_path / "d"), make("fedbuff")).difference is None
