@@ -9,7 +9,7 @@ import torch
 
 from offbeat.callbacks.csv_tracker import CSVFile
 from offbeat.net.client.store import SiteStore
-from offbeat.net.server.large_updates import UpdateLog
+from offbeat.net.server.state_files import UpdateLog
 from offbeat.runs.files import write_tensors
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.store import RunStore

@@ -361,7 +361,7 @@ def watching(disks: list[Disk]) -> Iterator[None]:
         for where, name, function in changed:
             stack.enter_context(patch.object(where, name, function))
         stack.enter_context(patch("offbeat.runs.files.save_file", save_file))
-        stack.enter_context(patch("offbeat.net.server.large_updates._sync", sync))
+        stack.enter_context(patch("offbeat.net.server.state_files._sync", sync))
         stack.enter_context(
             patch("offbeat.runs.lock.FileLock", lambda path, **_: Lock(disk_of(path), str(path)))
         )

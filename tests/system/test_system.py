@@ -20,8 +20,8 @@ from offbeat.net.grpc import client
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import MessageHandler
-from offbeat.net.server.large_updates import UpdateLog
 from offbeat.net.server.service import Service
+from offbeat.net.server.state_files import UpdateLog
 from tests.sampling import thorough
 from tests.system.federation import FailedError, Federation, algorithms, simulate
 

@@ -31,7 +31,7 @@ from offbeat.backup.manifest import (
 )
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.audit import Head
-from offbeat.net.server.kept_updates import KEPT, NEWEST
+from offbeat.net.server.stored_updates import KEPT, NEWEST
 from offbeat.runs.checksums import has_table, read_table, seal
 from offbeat.runs.damage import damage, reading
 from offbeat.runs.database import open_database

@@ -26,7 +26,7 @@ from offbeat.core.root import train_root
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore, damaged_updates
 from offbeat.net.server.effects import Effects
-from offbeat.net.server.large_updates import UPDATES
+from offbeat.net.server.stored_updates import UPDATES
 from offbeat.sim.replay import replay
 from tests.conformance.settings import OPTIONS, SEED, SPEEDS
 from tests.ended import ended_files

@@ -9,8 +9,7 @@ import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.experiment import PreparedRun
 from offbeat.net.server.durable_store import damaged_updates
-from offbeat.net.server.kept_updates import StoredUpdates
-from offbeat.net.server.large_updates import UPDATES
+from offbeat.net.server.stored_updates import UPDATES, StoredUpdates
 from offbeat.net.server.without_site import contribution, replay_without
 from tests.net.server.test_rollback import ALGORITHMS, LAYOUT, MODEL, Federation, collapse
 

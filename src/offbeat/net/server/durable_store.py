@@ -1,7 +1,7 @@
 """The state directory of a deployed run: a run's directory whose every update is durable.
 
 One transaction holds an update and the journal's rows of its arrival and of all it caused, so that one fsync
-is enough; a large update is written to a file beside (`large_updates`) and fsynced before. The model is
+is enough; a large update is written to a file beside (`state_files`) and fsynced before. The model is
 written now and then only: after a crash it is the last checkpoint's, with the updates that arrived since
 taken in once more, in the order of the journal.
 """
@@ -30,24 +30,24 @@ from offbeat.core.schedule_rule import described_rule
 from offbeat.net.audit import INSERT, SERVER, TABLE, AuditLog
 from offbeat.net.audit_record import open_audit
 from offbeat.net.monitor.snapshot import MirrorView
-from offbeat.net.server import kept_updates, recovery_snapshot
+from offbeat.net.server import recovery_snapshot, stored_updates
 from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.kept_updates import (
+from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
+from offbeat.net.server.recovery_snapshot import RecoverySnapshots
+from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
+from offbeat.net.server.stored_updates import (
     NEWEST,
+    UPDATES,
     Stored,
     StoredUpdates,
     no_update,
     read_stored,
     recorded_update,
 )
-from offbeat.net.server.large_updates import UPDATES
-from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
-from offbeat.net.server.recovery_snapshot import RecoverySnapshots
-from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
 from offbeat.runs.best import BestModel
 from offbeat.runs.checksums import Key
 from offbeat.runs.damage import damage
@@ -67,7 +67,7 @@ MOST_SMALL = 2**25
 MOST_ROWS = 10_000  # journal rows between two checkpoints
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
-    *kept_updates.TABLES,
+    *stored_updates.TABLES,
     recovery_snapshot.TABLE,
 )
 
@@ -252,7 +252,7 @@ class DurableStore:
 
     def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
-        forget = kept_updates.at_checkpoint(self._keep)
+        forget = stored_updates.at_checkpoint(self._keep)
         others = [*forget, (INSERT, self.audit.take()), self._snapshots.statement()]
         self._on_both(lambda files: files.checkpoint(coordinator.tensors, coordinator.now, others))
         self.audit.written()
@@ -269,7 +269,7 @@ class DurableStore:
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
         last = coordinator.helpers.if_it_may_go_on(coordinator.tensors)
         self.audit.finish()
-        forget = kept_updates.at_checkpoint(self._keep)
+        forget = stored_updates.at_checkpoint(self._keep)
         others = [*forget, (INSERT, self.audit.take()), recovery_snapshot.DELETE]
         now = coordinator.now
         self._on_both(lambda files: files.finish(model, now, reason, summary, others, last))

@@ -4,11 +4,15 @@ A server writes one such directory, and another one if it has a mirror. What is 
 so that both get the same.
 """
 
-from collections.abc import Iterable, Mapping
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from msgspec import Struct, field
 
 from offbeat.core.errors import RunError
@@ -18,10 +22,11 @@ from offbeat.core.journal import Row
 from offbeat.core.model import Model, Tensors
 from offbeat.core.release import Release
 from offbeat.net.secure.release_seeds import ReleaseSeed, ReleaseSum, open_secrets
-from offbeat.net.server.kept_updates import NEWEST
-from offbeat.net.server.large_updates import UpdateLog
+from offbeat.net.server.stored_updates import NEWEST, UPDATES
 from offbeat.runs.checksums import Key
 from offbeat.runs.client_states import ClientStates
+from offbeat.runs.files import CHECKSUM, checksum, sync_directory
+from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.store import RunStore, Statement
 
@@ -29,6 +34,11 @@ Logged = tuple[TaskId, bytes | None, int | None, int | None]
 """An update's row: its tensors if it is small, else where the file has them and how many bytes."""
 MIRROR_OF = "mirror_of"
 """The entry of the table `meta` in a mirror: the rows that both directories have."""
+
+
+_NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64"}
+# `fdatasync` is enough, but not every system has it.
+_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class Commit(Struct, frozen=True):
@@ -161,3 +171,80 @@ class StateFiles:
         self.secrets.close()
         self._log.close()
         self.store.close()
+
+
+class UpdateLog:
+    """The writing end of the file of large updates. What it holds already is kept until it is cleared.
+
+    The file is written from its start again after each checkpoint: blocks that a disk has given once are
+    written several times faster than new ones. One fsync is enough for all updates of a batch. An update is a
+    safetensors file within this one; what the database names is not written over.
+
+    Args:
+        directory: The state directory.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / UPDATES
+        make_file(self._path)
+        self._file = os.open(self._path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        self._end = os.fstat(self._file).st_size
+        sync_directory(directory)
+
+    def append(self, tensors: Tensors) -> tuple[int, int]:
+        """Write an update, which is durable after `sync`.
+
+        Args:
+            tensors: The update's tensors by name.
+
+        Returns:
+            Where it begins, and its number of bytes.
+
+        Raises:
+            OSError: It cannot be written, such as on a full disk; then nothing of it is in the file.
+        """
+        begin = os.lseek(self._file, self._end, os.SEEK_SET)
+        for piece in _pieces(tensors):
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(self._file, left) :]
+        self._end = os.lseek(self._file, 0, os.SEEK_CUR)
+        return begin, self._end - begin
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        _sync(self._file)
+
+    def clear(self) -> None:
+        """Begin at the start again: the database names nothing in the file any more."""
+        self._end = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def delete(self) -> None:
+        """Delete the file, at the end of the run."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _pieces(tensors: Tensors) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file: its head, then the tensors as they lie in memory."""
+    at: int = 0
+    head: dict[str, Any] = {"__metadata__": {CHECKSUM: checksum(tensors, {})}}
+    for name, tensor in tensors.items():
+        offsets = [at, at + tensor.nbytes]
+        head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        at = offsets[1]
+    said = json.dumps(head).encode()
+    said += b" " * (-len(said) % 8)
+    yield len(said).to_bytes(8, "little") + said
+    for tensor in tensors.values():
+        if tensor.numel():
+            yield tensor.detach().contiguous().numpy().reshape(-1).view(np.uint8).data

@@ -1,10 +1,14 @@
-"""The updates of a run from its beginning, kept at each checkpoint where the server's options ask for it.
+"""The updates that a state directory has: where they are, and how they are read.
 
-Without them a checkpoint forgets the updates that are in its model. With them the journal can be repeated
-from the initial model, such as without the updates of a site that has withdrawn.
+A small update is in the database. A large one is in the file `UPDATES`, and the database says where. A
+checkpoint forgets the updates that are in its model, unless the server's options ask to keep them. With all
+updates from the beginning on, the journal can be repeated from the initial model, such as without those of a
+site that has withdrawn.
 """
 
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
@@ -13,13 +17,14 @@ from offbeat.core.errors import DamageError
 from offbeat.core.events import Arrived, TaskId
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Tensors
-from offbeat.net.server.large_updates import read_update
-from offbeat.runs.damage import damage
+from offbeat.runs.damage import damage, reading
 from offbeat.runs.files import unpack_tensors
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import DATABASE
 from offbeat.runs.store import Statement
 
+UPDATES = "updates.log"
+"""Name of the file of large updates in a state directory."""
 NEWEST, KEPT = "updates", "kept_updates"
 """The tables of the updates since the last checkpoint, and of those before it that are kept."""
 TABLES = tuple(
@@ -67,6 +72,30 @@ class StoredUpdates:
             if (found := next(self._record.select(query, (task,)), None)) is not None:
                 return found[0], found[1], found[2]
         return None
+
+
+def read_update(directory: Path, begin: int, size: int) -> Tensors:
+    """Read an update.
+
+    Args:
+        directory: The state directory.
+        begin: Where it begins, as `append` returned it.
+        size: Its number of bytes.
+
+    Raises:
+        DamageError: The file does not reach so far, as in a copy made while the server was writing.
+        ValueError: What is there does not match its checksum.
+        SafetensorError: What is there is no update.
+    """
+    path = directory / UPDATES
+    with reading(path), path.open("rb") as file:
+        if not 0 <= begin <= begin + size <= os.fstat(file.fileno()).st_size:
+            raise damage(path, "does not have what run.db says")
+        file.seek(begin)
+        data = file.read(size)
+    if len(data) < size:
+        raise damage(path, "does not have what run.db says")
+    return unpack_tensors(data)
 
 
 def read_stored(record: RunRecord, stored: Stored) -> Tensors:
