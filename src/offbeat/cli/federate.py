@@ -69,7 +69,7 @@ def federate(
     common = [word for name in allow or () for word in ("--allow", name)]
     changes = [word for change in sets or () for word in ("--set", change)]
     if seed is not None:
-        changes += ["--seed", str(seed)]
+        changes += ["--set", f"seed={seed}"]
     shown = ["--dashboard", f"{HOST}:0"] if page else []
     with federation.running():
         federation.start(

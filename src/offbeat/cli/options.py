@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -29,6 +29,7 @@ Tables = Annotated[
     list[Path] | None,
     typer.Option("--table", metavar="FILE", help="file for the table: *.csv, *.md or *.tex; may be repeated"),
 ]
+Report = Literal["text", "json"]
 AsJson = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
 Baseline = Annotated[str | None, typer.Option(help="label whose time counts as 1.00x")]
 Initial = Annotated[

@@ -44,7 +44,7 @@ GROUPS = {
 }  # fmt: skip
 SECTIONS = {
     "Run": (
-        "recipe", "state", "mirror", "test", "initial", "sets", "scales", "seed", "callbacks", "allow",
+        "recipe", "state", "mirror", "test", "initial", "sets", "scales", "callbacks", "allow",
         "server.rollback", "server.share_model", "server.keep_updates",
         "server.mirror_required",
     ),
@@ -58,11 +58,15 @@ SECTIONS = {
     "TLS and access": (
         "tls_cert", "tls_key", "client_ca", "revoked", "tokens", "insecure_plaintext", "insecure_any_name",
     ),
-    "Watching": ("dashboard", "dashboard_unencrypted"),
+    "Watching": ("dashboard",),
     "Logging": ("log", "log_level"),
-    "Testing": ("check", "as_json"),
+    "Testing": ("check",),
 }  # fmt: skip
+PLAIN = "http://"
+"""Beginning of the address of a page without TLS."""
 REMOVED = {
+    "--seed": "--set seed=7",
+    "--dashboard-unencrypted": "--dashboard http://HOST:PORT",
     "--lease": "--set server.lease=60",
     "--task-timeout": "--set server.task_timeout=600, or =null for never",
     "--rollback": "--set server.rollback=true",
@@ -105,7 +109,6 @@ def serve(
         typer.Option("--set", metavar="KEY=VALUE", help="change the recipe, or one of the keys server.…"),
     ] = None,
     scales: options.Scales = None,
-    seed: options.Seed = None,
     tls_cert: Annotated[Path | None, options.file_option("the server's certificate (PEM)")] = None,
     tls_key: Annotated[Path | None, options.file_option("its key (PEM)")] = None,
     client_ca: Annotated[Path | None, options.file_option("who signs the sites' certificates (PEM)")] = None,
@@ -118,20 +121,23 @@ def serve(
         bool, typer.Option("--insecure-any-name", help="beyond loopback, anyone may take part under any name")
     ] = False,
     dashboard: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="address of the live page and of /metrics")
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="address of the live page and of /metrics; http://HOST:PORT means no TLS, so that its token "
+            "can be read on the way",
+        ),
     ] = None,
-    dashboard_unencrypted: Annotated[
-        bool,
-        typer.Option("--dashboard-unencrypted", help="no TLS for the page: its token can be read on the way"),
-    ] = False,
     callbacks: options.Callbacks = None,
     allow: AllowOption = None,
     log: options.Log = "auto",
     log_level: options.LogLevel = "info",
     check: Annotated[
-        bool, typer.Option("--check", help="test the server's set-up, and end without opening it")
-    ] = False,
-    as_json: options.AsJson = False,
+        options.Report | None,
+        typer.Option(
+            "--check", help="test the server's set-up, print the results, and end without opening it"
+        ),
+    ] = None,
 ) -> None:
     """Serve a recipe's run to sites; the same directory continues the run.
 
@@ -155,10 +161,10 @@ def serve(
 
     setup_logs(log, log_level)
     sets, given = split_sets(sets, GROUPS)
+    unencrypted = dashboard is not None and dashboard.startswith(PLAIN)
+    dashboard = None if dashboard is None else dashboard.removeprefix(PLAIN)
     descriptors.raise_limit()
-    loaded = load_recipe(
-        recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
-    )
+    loaded = load_recipe(recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or ())
     loaded = own_recipe(loaded, loaded.algorithm)
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
     check_names(loaded, allowed)
@@ -171,12 +177,11 @@ def serve(
     own = OwnAuthority(state)
     keeps_own = credentials.certificate == own.certificate
     if check:
+        as_json = check == "json"
         check_set_up(
             loaded, state, listen, dashboard, credentials, server_options, test, allowed, as_json=as_json
         )
         return
-    if as_json:
-        raise UsageError("--json needs --check: a server's log has JSON with --log json")
     if keeps_own:
         renew_certificate(own)
     credentials.check(listen)
@@ -226,7 +231,7 @@ def serve(
                 # A browser of this machine need not trust the server's own authority.
                 if not is_local(dashboard):
                     shown = credentials.certificate, credentials.key
-                opened = dashboard_of(dashboard, state, server, *shown, dashboard_unencrypted)
+                opened = dashboard_of(dashboard, state, server, *shown, unencrypted)
                 page = await stack.enter_async_context(opened)
             own_tokens = credentials.tokens is not None and is_own_tokens(credentials.tokens, state)
             shown_at = _announce(state, listen, server.port, page, sites or loaded.clients, own_tokens)

@@ -28,8 +28,8 @@ from offbeat.core.events import ClientId, TaskId, Version
 
 RECENT, OF_A_CLIENT, QUORUM, DECLINE = 100, 5, 10, 10.0
 LATER, OF_EARLY = 5, 3.0
-# How often the norms of the warm-up are judged.
-_LOOKS = 2
+LOOKS = 2
+"""How often the norms of the warm-up are judged."""
 # Most norms that are remembered of the warm-up.
 _REMEMBERED = 1000
 
@@ -39,14 +39,15 @@ class ClientNorms:
 
     Args:
         clients: Number of clients of the run.
+        looks: How often the norms of the warm-up are judged.
 
     Attributes:
         early: The accepted norms by task that are to be judged again, each with its client; the largest ones
             where there are more than 1,000. Empty once they have been judged twice.
     """
 
-    def __init__(self, clients: int) -> None:
-        self._clients = min(clients, RECENT)
+    def __init__(self, clients: int, looks: int = LOOKS) -> None:
+        self._clients, self._most_looks = min(clients, RECENT), looks
         self._quorum = max(min(self._clients, QUORUM), 3 if clients == 2 else 1)
         # The client that was heard last comes last.
         self._accepted: dict[ClientId, deque[tuple[Version, float]]] = {}
@@ -71,12 +72,12 @@ class ClientNorms:
         """Whether the norms so far are to be judged again now."""
         if self._looks == 0:
             return self.settled
-        return self._looks == 1 and self._heard >= LATER * self._quorum
+        return not self.judged and self._heard >= LATER * self._quorum
 
     @property
     def judged(self) -> bool:
         """Whether the norms of the warm-up have been judged for the last time."""
-        return self._looks == _LOOKS
+        return self._looks == self._most_looks
 
     @property
     def tolerated(self) -> int:
@@ -202,18 +203,18 @@ class ClientNorms:
         }
 
     @classmethod
-    def read(cls, clients: int, state: dict[str, Any]) -> Self:
+    def read(cls, clients: int, state: dict[str, Any], looks: int = LOOKS) -> Self:
         """Make it from a state."""
-        norms = cls(clients)
+        norms = cls(clients, looks)
         for client, entries in state["accepted"]:
             norms._accepted[client] = deque(((v, n) for v, n in entries), maxlen=OF_A_CLIENT)
             norms._vote(client)
         norms._refused = dict(state["refused"])
         norms._peaks = [(version, norm) for version, norm in state["peaks"]]
         norms.early = {task: (client, norm) for task, client, norm in state["early"]}
-        # Runs that were recorded before norms were judged twice have had their only look.
-        norms._heard = state.get("heard", len(norms.early))
-        norms._looks = state.get("looks", _LOOKS if norms.settled else 0)
+        # The state of a run whose norms are judged once does not say so.
+        norms._heard = state.get("heard", 0)
+        norms._looks = state.get("looks", 1 if norms.settled else 0)
         return norms
 
     def _vote(self, client: ClientId) -> None:

@@ -46,7 +46,7 @@ from torch import Tensor
 from torch.linalg import vector_norm
 
 from offbeat.core.algorithm import Update
-from offbeat.core.client_norms import QUORUM, ClientNorms
+from offbeat.core.client_norms import LOOKS, QUORUM, ClientNorms
 from offbeat.core.events import ClientId, TaskId, Version
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
@@ -54,7 +54,7 @@ from offbeat.core.model import Model
 from offbeat.core.reads import read_numbers
 from offbeat.core.validation import checked_dataclass
 
-GUARD_RULE = 3
+GUARD_RULE = 4
 """Number of the rule that new runs follow; a run recorded without a number follows the first."""
 
 FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 1.5
@@ -161,14 +161,15 @@ class UpdateGuard:
         options: Its options.
         clients: Number of clients of the run.
         initial: The initial model.
+        looks: How often the updates of the warm-up are judged.
 
     Attributes:
         options, clients: As given.
         poisoned: Why versions that were published must be withdrawn; None means that they need not be.
     """
 
-    def __init__(self, options: Guard, clients: int, initial: Model) -> None:
-        self.options, self.clients = options, clients
+    def __init__(self, options: Guard, clients: int, initial: Model, looks: int = LOOKS) -> None:
+        self.options, self.clients, self._looks = options, clients, looks
         self.poisoned: str | None = None
         self._size = 1 + float(initial.values.norm())
         self._norms: dict[str, ClientNorms] = {}
@@ -183,7 +184,9 @@ class UpdateGuard:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self._streak.refused = list(state["refused"])
-        self._norms = {part: ClientNorms.read(self.clients, own) for part, own in state["norms"].items()}
+        self._norms = {
+            part: ClientNorms.read(self.clients, own, self._looks) for part, own in state["norms"].items()
+        }
 
     @property
     def diverged(self) -> str | None:
@@ -346,7 +349,7 @@ class UpdateGuard:
 
     def _of(self, part: str) -> ClientNorms:
         if part not in self._norms:
-            self._norms[part] = ClientNorms(self.clients)
+            self._norms[part] = ClientNorms(self.clients, self._looks)
         return self._norms[part]
 
 

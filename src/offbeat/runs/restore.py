@@ -12,7 +12,7 @@ from offbeat.core.buffer_domains import AnyBuffers
 from offbeat.core.errors import DamageError
 from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.guard import Guard
+from offbeat.core.guard import GUARD_RULE, Guard, UpdateGuard
 from offbeat.core.guard_rule_1 import UpdateGuardRule1
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
@@ -91,7 +91,7 @@ def recorded_rule(record: RunRecord) -> int:
 
 
 def follow_recorded_rules(tensors: GlobalModel, record: RunRecord, guard: Guard | None, clients: int) -> None:
-    """Have a run that was begun under the first rule of the guard go on under that rule.
+    """Have a run that was begun under an earlier rule of the guard go on under that rule.
 
     Args:
         tensors: The tensors of the run, as those of a new one.
@@ -99,9 +99,13 @@ def follow_recorded_rules(tensors: GlobalModel, record: RunRecord, guard: Guard 
         guard: Options of the guard; None means that there is none.
         clients: Number of clients.
     """
-    if recorded_rule(record) == 1:
+    rule = recorded_rule(record)
+    if rule == 1:
         tensors.guard = None if guard is None else UpdateGuardRule1(guard, clients)
         tensors.domains, tensors.good = AnyBuffers(), None
+    elif rule < GUARD_RULE and guard is not None:
+        # The second and the third rule judge the warm-up once. They differ in when a model has collapsed.
+        tensors.guard = UpdateGuard(guard, clients, tensors.model, looks=1)
 
 
 def read_version(layout: Layout, directory: Path, version: Version) -> Model:

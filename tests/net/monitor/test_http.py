@@ -336,7 +336,7 @@ def test_beyond_loopback_a_token_and_tls_are_needed(tmp_path: Path, host: str) -
         MonitorAddress(host, token=Tokens(tmp_path / "none"))
     with pytest.raises(UsageError, match="needs a token"):
         MonitorAddress(host, unencrypted=True)
-    with pytest.raises(UsageError, match=r"needs TLS.*--dashboard-unencrypted"):
+    with pytest.raises(UsageError, match=r"needs TLS.*--dashboard http://"):
         MonitorAddress(host, token=token)
     MonitorAddress(host, token=token, unencrypted=True)
     MonitorAddress(host, token=token, tls=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))

@@ -185,7 +185,7 @@ def test_a_recorded_number_says_which_rule_is_followed() -> None:
     jump = [2.3, 11.6, 11.6, 11.6]
     told = {
         rule: [detector.judge({"loss": loss}) for loss in jump][-1] is not None
-        for rule, detector in ((rule, collapse_of(rule)) for rule in (2, GUARD_RULE))
+        for rule, detector in ((rule, collapse_of(rule)) for rule in (2, 3, GUARD_RULE))
     }
-    assert told == {2: True, 3: False}
+    assert told == {2: True, 3: False, GUARD_RULE: False}
     assert type(collapse_of(1)) is CollapseDetectorRule1

@@ -116,7 +116,7 @@ class MonitorAddress:
             raise UsageError(
                 f"dashboard on {self.host} needs TLS, because the token would cross the network readable: "
                 "give a certificate and its key, listen on 127.0.0.1, or accept that with "
-                "--dashboard-unencrypted"
+                f"--dashboard http://{self.host}:PORT"
             )
 
 
