@@ -1,23 +1,17 @@
 """The numbers of the speed benchmark: medians of ratios, and the tables that come of them."""
 
-import importlib.util
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.script_modules import load_script
+
 
 def _load() -> ModuleType:
     path = Path(__file__).parents[2] / "benchmarks/speed/figures.py"
-    spec = importlib.util.spec_from_file_location("speed_figures", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["speed_figures"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script(path, "speed_figures")
 
 
 figures = _load()

@@ -1,6 +1,5 @@
 """Learning under attack: what robust aggregators keep of the accuracy, and how the benchmark reports it."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,18 +8,13 @@ from types import ModuleType
 import pytest
 
 from tests.sampling import thorough
+from tests.script_modules import load_script
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks/robust.py"
 
 
 def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("robust_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["robust_benchmark"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+    return load_script(SCRIPT, "robust_benchmark")
 
 
 robust = _load()

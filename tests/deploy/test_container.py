@@ -3,7 +3,6 @@
 import asyncio
 import re
 import tomllib
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,13 @@ from aiohttp import web
 
 from offbeat.net.monitor.http import HEALTHY
 from tests.deploy.command_lines import DEPLOY, parse
+from tests.script_modules import load_script
 
 TEXT = (DEPLOY / "container/Containerfile").read_text()
 
 
 def health() -> Any:
-    specification = spec_from_file_location("health", DEPLOY / "container/health.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return load_script(DEPLOY / "container/health.py")
 
 
 def test_what_is_copied_is_there():

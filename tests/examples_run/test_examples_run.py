@@ -1,9 +1,7 @@
 """Every example runs, the one-file algorithm of the docs is right, and the docs' Python works as printed."""
 
-import importlib.util
 import re
 import runpy
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +11,7 @@ import offbeat as ob
 from offbeat.parts import Arrived, Begin, Joined, Timer
 from offbeat.recipes import load_recipe
 from offbeat.testing import check_algorithm
+from tests.script_modules import load_script
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -52,12 +51,7 @@ def test_an_example_runs_and_says_what_it_should(path: Path, capsys: pytest.Capt
 
 
 def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    return load_script(ROOT / "examples" / f"{name}.py")
 
 
 fedavg_deadline = module("deadline").fedavg_deadline

@@ -1,6 +1,5 @@
 """The timeline on an algorithm's page is what the command below it gives."""
 
-import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -9,17 +8,13 @@ import pytest
 
 import offbeat as ob
 from offbeat.algorithms.describe import driver_needs
+from tests.script_modules import load_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
+    return load_script(DOCS / f"{name}.py", f"docs_{name}")
 
 
 hooks, timelines = module("hooks"), module("timelines")

@@ -3,30 +3,20 @@
 The kernel is a fork: a new process imports for seconds.
 """
 
-import importlib.util
 import json
 import shlex
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from tests.examples_run.test_tutorials import MEASURED, NEEDS, NUMBER, tutorials
 from tests.forks import shell_command
+from tests.script_modules import load_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("notebooks", DOCS / "notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-notebooks = load()
+notebooks = load_script(DOCS / "notebooks.py", "docs_notebooks")
 PAGES = pytest.mark.parametrize("page", tutorials.pages(), ids=lambda page: page.stem)
 
 

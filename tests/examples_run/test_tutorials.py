@@ -1,11 +1,11 @@
 """Every tutorial runs, prints what its page says, and makes its picture."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from tests.script_modules import load_script
 
 DOCS = Path(__file__).parents[2] / "docs"
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -13,16 +13,7 @@ ABOUT = 0.25
 """Relative difference of numbers on other processors: runs differ in the last digits, and then in all."""
 
 
-def load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("tutorials", DOCS / "tutorials.py")
-    assert spec is not None
-    assert spec.loader is not None
-    found = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
-    return found
-
-
-tutorials = load()
+tutorials = load_script(DOCS / "tutorials.py", "docs_tutorials")
 MEASURED = "<!-- measured: real time -->"
 """Mark of a page whose numbers are those of real processes: only its words are compared."""
 NEEDS = {"lora": ("peft",), "three-machines": ("grpc",), "replay-a-run": ("grpc", "sklearn")}

@@ -1,12 +1,12 @@
 """An update passes few modules and few queues on its way from a site to the server's acknowledgement."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 import offbeat
 from tests.net.support import torch_left_alone
+from tests.script_modules import load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "trace_update.py"
 MODULES, QUEUES = 16, 5
@@ -15,11 +15,7 @@ MODULES, QUEUES = 16, 5
 def test_an_update_passes_few_modules_and_queues() -> None:
     if not Path(offbeat.__file__).is_relative_to(SCRIPT.parents[1]):
         pytest.skip("the package under test is not this checkout")
-    spec = importlib.util.spec_from_file_location("trace_update", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(SCRIPT)
     with torch_left_alone():
         trace = module.trace_update()
     path = list(trace.modules)

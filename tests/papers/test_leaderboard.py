@@ -1,10 +1,8 @@
 """The leaderboard: its ranks by hand, and its page, its studies and the peers' page from the rows alone."""
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -12,6 +10,7 @@ from offbeat_papers import Trial, check_study, study_cells
 from offbeat_papers.judge import ItemRows
 from offbeat_papers.leaderboard import page, papers, ranks, tune
 from offbeat_papers.load import make_study
+from tests.script_modules import load_script
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "papers" / "results"
@@ -92,7 +91,7 @@ def test_nobody_leads_with_fewer_than_three_seeds(
 def test_the_pages_are_what_the_rows_give(boards: dict[str, ItemRows]) -> None:
     written = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
     assert page.render(boards) == written, "python -m offbeat_papers.leaderboard.page"
-    peers = _script(ROOT / "benchmarks" / "peers_learning.py")
+    peers = load_script(ROOT / "benchmarks" / "peers_learning.py")
     kept = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
     written = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
     assert peers.page(kept) == written, "python benchmarks/peers_learning.py --page docs/peers.md"
@@ -172,12 +171,3 @@ def test_the_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> Non
             label: tune.tune_label(board, data, label, 1, tmp_path) for label in tune.labels_of(board, data)
         }
         assert tune.study_text(tune.tuned_study(board, data, chosen)) == written.read_text(encoding="utf-8")
-
-
-def _script(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -1,7 +1,6 @@
 """The check of a release: what it finds wrong, and what it says of itself."""
 
 import gzip
-import importlib.util
 import io
 import sys
 import tarfile
@@ -10,19 +9,16 @@ from types import ModuleType
 
 import pytest
 
+from tests.script_modules import load_script
+
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def script() -> ModuleType:
     path = ROOT / "scripts" / "check_release.py"
-    spec = importlib.util.spec_from_file_location("check_release", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["check_release"] = module  # a frozen dataclass looks its module up
     before = list(sys.path)
-    spec.loader.exec_module(module)
+    module = load_script(path)
     sys.path[:] = before
     return module
 

@@ -1,11 +1,11 @@
 """A recipe goes a straight way from the command line to a run's first event."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 import offbeat
+from tests.script_modules import load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "trace_recipe.py"
 STAYS = 30
@@ -14,11 +14,7 @@ STAYS = 30
 def test_a_recipe_stays_in_few_places_on_its_way() -> None:
     if not Path(offbeat.__file__).is_relative_to(SCRIPT.parents[1]):
         pytest.skip("the package under test is not this checkout")
-    spec = importlib.util.spec_from_file_location("trace_recipe", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = load_script(SCRIPT)
     stays = module.trace_recipe("digits")
     assert len(stays) <= STAYS, stays
     passed = {name.removeprefix("offbeat.") for name, _ in stays}

@@ -30,9 +30,9 @@ HOST = "localhost"
 SERVER = "server"
 PATIENCE = "600"
 """Seconds after which a site gives up a server that is gone: a busy machine starts a server in minutes."""
-# Sites have so many seconds to end by themselves, once the run has ended.
+# Seconds that sites have to end by themselves, once the run has ended.
 _LEAVING = 10.0
-# A process has so many seconds to stop, before it is killed.
+# Seconds that a process has to stop, before it is killed.
 _STOPPING = 30.0
 
 

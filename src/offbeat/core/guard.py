@@ -59,7 +59,7 @@ GUARD_RULE = 4
 
 FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 1.5
 OF_STEPS, OF_BUFFERS, OF_MODEL = 3.0, 30.0, 2.0
-# The guard remembers the norms of so many refusals in a row.
+# Number of refusals in a row that the guard remembers.
 _REMEMBERED = 1000
 
 

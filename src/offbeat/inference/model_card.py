@@ -1,8 +1,8 @@
 """A model card: what an exported model is, who contributed, and what it promises, by the run's record.
 
-Whoever receives the file of a model learns from the card how it was made. What the record does not say, such
-as the licence or the intended use, stands there as unknown: the publisher fills it in. An export keeps a card
-that was edited.
+The card tells the user of a model file how the model was made. What the record does not say, such as the
+licence or the intended use, stands there as unknown: the publisher fills it in. An export keeps a card that
+was edited.
 """
 
 import json
@@ -81,7 +81,7 @@ def write_card(text: str, file: Path) -> Path:
 
 
 def _mark(text: str) -> str:
-    """The last line of a card, by which an export knows that nobody has edited it."""
+    """The last line of a card, by which an export knows whether it was edited."""
     return f"<!-- made by offbeat export, SHA-256 {sha256(text.encode()).hexdigest()} -->\n"
 
 

@@ -73,18 +73,18 @@ class DataEvaluation:
     def _on_samples(
         self, ready: DeviceState, samples: Samples, rows: Tensor, whose: str, name: Callable[[int], str]
     ) -> Metrics:
-        bench, there, training = ready.bench, ready.resident(samples), self.training
+        bench, resident, training = ready.bench, ready.resident(samples), self.training
         bench.module.eval()
         parts = torch.split(rows, training.evaluation_batch_size)
 
         def batch(part: Tensor) -> Batch:
             with reading(whose, name):
                 # The targets of what stays on the device are checked on the CPU, which waits for nothing.
-                read = samples.gather(part) if there is None else (part, _targets(samples, part))
+                read = samples.gather(part) if resident is None else (part, _targets(samples, part))
                 self.criterion.check_batch(read, lambda n: name(int(part[n])))
-            if there is None:
+            if resident is None:
                 return bench.laid_out(to_device(read, training.device))
-            return bench.laid_out(there.gather(part.to(training.device, non_blocking=True)))
+            return bench.laid_out(resident.gather(part.to(training.device, non_blocking=True)))
 
         found = ((len(part), partial(batch, part)) for part in parts)
         with torch.inference_mode(), training.autocast():

@@ -85,7 +85,7 @@ def mask(
         task: The update's task.
         client: Its client.
         site: The name of the client's site.
-        draw: Draws so many bytes.
+        draw: Draws a number of random bytes.
 
     Raises:
         UsageError: The key of a helper is none.

@@ -9,7 +9,7 @@ from msgspec.structs import astuple
 from offbeat.core.journal import Row
 
 BLOCK = 16384
-"""Rows of a block. So many take 5 MB as objects, so a short run is never packed."""
+"""Rows of a block. They take 5 MB as objects, so a short run is never packed."""
 
 
 class PackedRows:

@@ -21,7 +21,7 @@ from offbeat.testing.worlds import random_worlds
 from offbeat.world.world import World
 
 UNTIL = Until(seconds=400.0, tasks=80)
-# After so many events a server is restored anew.
+# Number of events after which a server is restored anew.
 _KEPT = 3
 _EVALUATIONS = (None, Every(versions=1), Every(seconds=7.0), Every(seconds=31.7, versions=3))
 

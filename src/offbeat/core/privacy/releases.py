@@ -45,7 +45,7 @@ from offbeat.core.release import Check, EachUpdate, MadeAtOnce, Release
 from offbeat.core.server import UNSEEN
 
 LEAST_SIGMA = 10_000
-# The figures in a journal have so many digits, which a replay on another machine gives again.
+# Digits of the figures in a journal, which a replay on another machine gives again.
 _DIGITS = 6
 
 

@@ -33,7 +33,7 @@ DASHBOARD = "@dashboard"
 # How long to wait for another process that changes the file.
 LOCK_SECONDS = 10.0
 _BYTES = 32
-# So many tokens of a name may be valid at once: two made by hand, and two renewals.
+# Number of tokens of a name that may be valid at once: two made by hand, and two renewals.
 _AT_ONCE = 4
 # A token is renewed after this share of its life.
 _RENEWED_AT = 2 / 3

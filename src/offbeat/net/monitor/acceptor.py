@@ -19,7 +19,7 @@ DEADLINE = 10.0
 """Seconds from a connection to a request that is admitted."""
 SHARE = 4
 """One address may have one in `SHARE` of the connections, before its requests are admitted."""
-# So many connections are accepted before the event loop does anything else.
+# Number of connections that are accepted before the event loop does anything else.
 _AT_ONCE = 16
 _PAUSE = 0.1  # s after the system could not accept
 Peer = tuple[Any, ...]

@@ -30,7 +30,7 @@ class HelperCommittee:
             the recorded one goes on.
         out: Why helpers are not asked any more, by name, as the releases have shown.
         close: close(name, reason): closes a helper's connection.
-        draw: Draws so many bytes.
+        draw: Draws a number of random bytes.
 
     Attributes:
         names: Names of the helpers.

@@ -69,7 +69,7 @@ class FreshSeeds:
     """Draws the seeds, and gives those of an earlier process where its releases are repeated.
 
     Args:
-        draw: Draws so many bytes.
+        draw: Draws a number of random bytes.
 
     Attributes:
         recorded: The seeds that an earlier process has recorded, by version.

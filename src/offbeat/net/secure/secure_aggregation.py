@@ -64,7 +64,7 @@ class SecureAggregation:
         times: How long an unmasking waits.
         new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
             the recorded one goes on.
-        draw: Draws so many bytes.
+        draw: Draws a number of random bytes.
 
     Attributes:
         helpers: The helpers, and the committee that they form.

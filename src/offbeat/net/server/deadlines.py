@@ -17,7 +17,7 @@ from offbeat.net.server.lazy_heap import LazyHeap
 from offbeat.net.server.site_registry import Registry
 
 FACTOR = 10.0
-# Entries of tasks that have ended may be so many more than there are tasks.
+# Number of entries of ended tasks that are kept, beside as many as there are tasks.
 _SPARE = 64
 _Key = tuple[TaskId, ClientId]
 
