@@ -32,12 +32,19 @@ State = tuple[Any, ...]
 
 
 def coordinator_of(
-    privacy: ob.Privacy | None, first: float = 0.0, size: int = SIZE, tasks: int = TASKS
+    privacy: ob.Privacy | None,
+    first: float = 0.0,
+    size: int = SIZE,
+    tasks: int = TASKS,
+    keep: bool = False,
 ) -> Coordinator:
     """A new coordinator, whose initial model has a value of its own."""
     algorithm = ob.fedbuff(size=2, steps=1)
     initial = Model(Layout.flat(size), torch.full((size,), first), torch.zeros(0, dtype=torch.int64))
-    terms, info = terms_of(clients=SITES, lease=1e9, until=ob.Until(tasks=tasks)), RunInfo("5f3a", {})
+    terms, info = (
+        terms_of(clients=SITES, lease=1e9, until=ob.Until(tasks=tasks), keep_updates=keep),
+        RunInfo("5f3a", {}),
+    )
     if privacy is None:
         return coordinator_from(algorithm, initial, terms, info)
     complete = complete_privacy(privacy, algorithm, SITES)
@@ -66,11 +73,11 @@ class ServedRun:
 
     def __init__(
         self, directory: Path, privacy: ob.Privacy | None = None, size: int = SIZE, tasks: int = TASKS,
-        **store: Any,
+        keep: bool = False, **store: Any,
     ) -> None:  # fmt: skip
         self.directory, self.size = directory, size
         resumed = (directory / "run.db").exists()
-        c = self.coordinator = coordinator_of(privacy, 9.0 if resumed else 0.0, size, tasks)
+        c = self.coordinator = coordinator_of(privacy, 9.0 if resumed else 0.0, size, tasks, keep)
         meta = None if resumed else META | ({} if privacy is None else PRIVATE)
         self.store = DurableStore(directory, c, meta, **store)
         names = {client: site.name for client, site in c.registry.by_client.items()}
@@ -110,7 +117,7 @@ class ServedRun:
                 self.tasks.pop(name, None)
 
     def steps(self, number: int) -> None:
-        """So many messages."""
+        """Take in a number of messages."""
         for _ in range(number):
             self.step()
 

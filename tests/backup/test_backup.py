@@ -18,6 +18,8 @@ from offbeat.backup.backup import backup
 from offbeat.backup.manifest import MANIFEST, Manifest, copies_in
 from offbeat.backup.restore import restore
 from offbeat.core.errors import DamageError, RunError, UsageError
+from offbeat.net.server.durable_store import damaged_updates
+from offbeat.net.server.stored_updates import StoredUpdates
 from offbeat.runs.lock import lock
 from offbeat.runs.record import read_run
 from offbeat.runs.verify import verify
@@ -52,17 +54,23 @@ def meanwhile(act: Callable[[str], None]) -> Iterator[None]:
 @given(
     noise=st.booleans(),
     large=st.booleans(),
+    keep=st.booleans(),
     before=st.integers(0, 12),
     acts=st.lists(st.sampled_from(("", "s", "ss", "c", "sc", "scs")), max_size=24),
 )
 def test_a_copy_is_the_run_at_the_moment_of_reading(
-    noise: bool, large: bool, before: int, acts: list[str], tmp_path_factory: pytest.TempPathFactory
+    noise: bool,
+    large: bool,
+    keep: bool,
+    before: int,
+    acts: list[str],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The writer makes steps and checkpoints at any moment of the copy."""
     directory = tmp_path_factory.mktemp("run")
     privacy, pending = NOISE if noise else None, iter(acts)
     with patch("offbeat.net.server.durable_store.SMALL", 0 if large else 2**18):
-        run = ServedRun(directory / "a", privacy)
+        run = ServedRun(directory / "a", privacy, keep=keep)
         run.steps(before)
         begun = len(run.states)
 
@@ -77,6 +85,9 @@ def test_a_copy_is_the_run_at_the_moment_of_reading(
         restored = restore(directory / "copies", directory / "b")
         assert restored.record.length == rows
         assert verify(directory / "b").problems == []
+        assert list(damaged_updates(restored.record)) == []
+        arrived = {row.task for row in restored.record.rows("event") if row.name == "arrived"}
+        assert not keep or {task for task, _ in StoredUpdates(restored.record)} == arrived
         assert recovered(directory / "b", privacy) == run.states[rows]
     run.store.close()
 

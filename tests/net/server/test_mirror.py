@@ -18,9 +18,10 @@ from offbeat.net.audit import OPERATOR
 from offbeat.net.messages import Leave
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.prometheus import exposition
-from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.durable_store import DurableStore, damaged_updates
 from offbeat.net.server.mirror import DirectoryMirror, mirror_of
 from offbeat.net.server.state_files import StateFiles
+from offbeat.net.server.stored_updates import StoredUpdates
 from offbeat.runs.record import read_run
 from offbeat.runs.verify import verify
 from tests.backup.served_run import NOISE, ServedRun, coordinator_of, recovered, seeds_in
@@ -88,6 +89,30 @@ def test_a_finished_run_is_whole_in_both(tmp_path: Path) -> None:
     assert names[0] == names[1]
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "m/model.safetensors").read_bytes()
     assert read_run(tmp_path / "m").status == "finished"
+
+
+@pytest.mark.parametrize("small", [0, 2**18])
+def test_a_mirror_has_the_updates_that_are_kept(small: int, tmp_path: Path) -> None:
+    """Those from before it was made too, and those of a mirror that is made anew with a log of its own."""
+    a, m = tmp_path / "a", tmp_path / "m"
+    with patch("offbeat.net.server.durable_store.SMALL", small):
+        first = ServedRun(a, keep=True)
+        first.steps(7)
+        first.checkpoint()
+        first.steps(3)
+        first.store.abandon("interrupted")
+        run = ServedRun(a, keep=True, mirror=DirectoryMirror(m))
+        run.steps(4)
+        with broken(m):
+            run.steps(5)
+            run.checkpoint()
+        run.steps(3)
+        run.checkpoint()
+        run.steps(2)
+        run.store.abandon("interrupted")
+    kept = [{task for task, _ in StoredUpdates(read_run(place))} for place in (a, m)]
+    assert kept[0] == kept[1] == first.acknowledged | run.acknowledged
+    assert [*damaged_updates(read_run(a)), *damaged_updates(read_run(m))] == []
 
 
 def test_a_mirror_that_fails_is_an_alarm_and_is_made_anew(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.release import Release
 from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server.state_files import MIRROR_OF, StateFiles
+from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
 from offbeat.runs.damage import reading
 from offbeat.runs.database import open_database
 from offbeat.runs.files import make_directory, sync_directory, write_private
@@ -318,8 +319,10 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
     try:
         record = read_run(directory)
         checkpoint = record.checkpoint()
-        names = [] if checkpoint is None else named_files(checkpoint)
-        for name in (*names, *([BEST] if (directory / BEST).exists() else [])):
+        names = [] if checkpoint is None else [*named_files(checkpoint)]
+        names += [BEST] if (directory / BEST).exists() else []
+        names += [UPDATES] if has_kept_updates(record) else []
+        for name in names:
             if not ((mirror / name).is_file() and cmp(directory / name, mirror / name, shallow=False)):
                 _copy_file(directory / name, mirror / name)
         path = mirror / DATABASE

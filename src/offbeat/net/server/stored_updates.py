@@ -44,6 +44,12 @@ def at_checkpoint(keep: bool) -> list[Statement]:
     return [_KEEP, newest] if keep else [newest, kept]
 
 
+def has_kept_updates(record: RunRecord) -> bool:
+    """Whether the file of large updates has some that are in the model of the checkpoint."""
+    query = f"SELECT 1 FROM {KEPT} WHERE tensors IS NULL LIMIT 1"
+    return record.has_table(KEPT) and next(record.select(query), None) is not None
+
+
 class StoredUpdates:
     """The updates that a run has: those since its last checkpoint, and those that are kept.
 
