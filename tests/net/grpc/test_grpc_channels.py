@@ -220,7 +220,9 @@ def test_a_site_that_does_not_read_is_disconnected(queue: int, sent: int, reason
     asyncio.run(story())
 
 
-def test_a_site_has_as_many_unprocessed_messages_as_it_may_and_loses_none():
+def test_a_site_has_as_many_unprocessed_messages_as_it_may_and_loses_none(monkeypatch: pytest.MonkeyPatch):
+    """The messages of one frame come at once, so each has a frame of its own."""
+    monkeypatch.setattr("offbeat.net.wire.writer.TOGETHER", 1)
     held: list[tuple[FromSite, Callable[[], None]]] = []
 
     async def on_channel(link: ServerChannel) -> None:
@@ -232,7 +234,6 @@ def test_a_site_has_as_many_unprocessed_messages_as_it_may_and_loses_none():
             await until(lambda: len(held) == 1)
             for task in range(12):
                 link.send(TaskFailed(task, ""))
-                await asyncio.sleep(0.01)  # each in a frame of its own
             await until(lambda: len(held) == 3)
             assert len(held) == 3
             for number in range(13):
