@@ -99,7 +99,7 @@ def file_problems(directory: Path) -> Iterator[str]:
     """
     found = verify(directory)
     yield from found.problems
-    if found.record is None or "plan" not in found.record.meta:
+    if found.record is None or not found.record.served:
         return
     try:
         yield from damaged_updates(found.record)

@@ -92,7 +92,7 @@ def upgrade(directory: Path, copies: Path, *, dry_run: bool = False) -> Upgrade:
 
 
 def _check_goes_on(record: RunRecord, number: int) -> None:
-    if "plan" in record.meta and record.status != "finished" and number < SERVED:
+    if record.served and record.status != "finished" and number < SERVED:
         raise RunError(
             f"{record.path} is of format {number}, in which a run is described in other words: finish it "
             f"with the version of Offbeat that began it ({record.meta.get('offbeat')}). Nothing was changed"

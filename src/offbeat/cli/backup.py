@@ -95,7 +95,7 @@ def restore(
 
 def goes_on(record: "RunRecord") -> bool:
     """Whether a run is a server's, and has not ended."""
-    return "plan" in record.meta and record.status != "finished"
+    return record.served and record.status != "finished"
 
 
 def _is_private(record: "RunRecord") -> bool:

@@ -119,7 +119,7 @@ def _model(trained: TrainedModule) -> list[str]:
 
 def _training(record: RunRecord) -> list[str]:
     algorithm = dict(record.entry("algorithm"))
-    deployed = "plan" in record.meta
+    deployed = record.served
     rows = [
         ("run", record.meta.get("run", record.path.resolve().name)),
         ("label", record.label),
@@ -176,7 +176,7 @@ def _privacy(record: RunRecord) -> list[str]:
         lines += ["", "Privacy of examples at the clients (DP-SGD):", "", *table(["option", "value"], rows)]
     if lines != [_NO_PRIVACY]:
         lines += ["", f"Experimental. {_NOT_REVIEWED}"]
-    if "plan" in record.meta:
+    if record.served:
         lines += ["", "A site may have used DP-SGD on its own examples: only the site knows its ε."]
     return lines
 
@@ -203,7 +203,7 @@ def _noise(record: RunRecord, plan: ReleasePlan) -> list[str]:
         ("covers", "all versions of the run, not this one alone"),
     ]
     lines = table(["", ""], rows)
-    if "plan" not in record.meta:
+    if not record.served:
         lines += [
             "",
             "The run is a simulation: its noise follows from its seed, which is in this card. So **the model "

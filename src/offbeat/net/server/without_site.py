@@ -69,7 +69,7 @@ def contribution(record: RunRecord, site: str) -> Contribution:
     Raises:
         UsageError: The run is no deployed one, or has no such site.
     """
-    if "plan" not in record.meta:
+    if not record.served:
         raise UsageError(
             f"{record.path} holds a simulated run, of which no update is stored: simulate it with other data"
         )
