@@ -19,8 +19,10 @@ MEASURED = "<!-- measured: real time -->"
 NEEDS = {"lora": ("peft",), "three-machines": ("grpc",), "replay-a-run": ("grpc", "sklearn")}
 PROCESSES = {"three-machines", "replay-a-run"}
 """Tutorials that start processes, each of which imports PyTorch."""
+LONG = {"privacy-budget", "first-comparison"}
+"""Tutorials that train for more than ten seconds."""
 PAGES = [
-    pytest.param(page, id=page.stem, marks=[pytest.mark.thorough] if page.stem in PROCESSES else [])
+    pytest.param(page, id=page.stem, marks=[pytest.mark.thorough] if page.stem in PROCESSES | LONG else [])
     for page in tutorials.pages()
 ]
 
