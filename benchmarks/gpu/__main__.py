@@ -3,8 +3,8 @@
     python benchmarks/gpu [--minutes 10] [--device cuda] [--out benchmarks/gpu/RESULTS.md]
 
 Training: a round of FedAvg, 64 clients, 10 local steps with batches of 32; the bare loop, and ours with 1, 8
-and 64 clients at a time. A CNN and ResNet-18 on images of CIFAR-10's shape, a transformer of 10 M parameters
-on texts. Versions: FedBuff of ten updates at 1e6 and 1e8 parameters, FedAsync at 1e9.
+and 64 clients at a time, and with worker processes, whose start counts. A CNN and ResNet-18 on images of
+CIFAR-10's shape, a transformer of 10 M parameters on texts. Versions: FedBuff of ten updates at 1e6 and 1e8 parameters, FedAsync at 1e9.
 
 Each is done once for nothing and then timed three times: the median, with the range. It writes its table
 itself, and begins nothing when the minutes are over: what is left has no number then.
@@ -29,7 +29,7 @@ Row = tuple[str, str, str, str, str]
 Job = tuple[str, str, Callable[[], Callable[[], None]], int, str]
 """What is done, whose it is, what makes it, how much work it is, and in which unit."""
 HERE = Path(__file__).parent
-REPEATS, CLIENTS, STEPS, TOGETHER = 3, 64, 10, (1, 8, 64)
+REPEATS, CLIENTS, STEPS, TOGETHER, WORKERS = 3, 64, 10, (1, 8, 64), 4
 
 
 def main() -> None:
@@ -72,8 +72,11 @@ def _training(device: str, *, small: bool) -> Iterator[Job]:
         learner = training.learner_of(net, clients, device)
         yield name, "bare loop", partial(training.bare, net, clients, steps, device), work, "steps"
         for together in (1, clients) if small else TOGETHER:
-            made = partial(training.ours, learner, together, steps)
+            made = partial(training.ours, learner, steps, together=together)
             yield name, f"ours, {together} at a time", made, work, "steps"
+        workers = 2 if small else WORKERS
+        made = partial(training.ours, learner, steps, workers=workers)
+        yield name, f"ours, {workers} workers and their start", made, work, "steps"
 
 
 def _cells(

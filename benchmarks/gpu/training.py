@@ -21,14 +21,16 @@ def learner_of(net: Net, clients: int, device: str) -> ob.TorchLearner:
     return ob.TorchLearner(net.make, data, ob.Training(lr=LR, batch_size=BATCH, device=device))
 
 
-def ours(learner: ob.TorchLearner, together: int, steps: int) -> Callable[[], None]:
-    """One round of all clients, so many of them at a time."""
+def ours(learner: ob.TorchLearner, steps: int, *, together: int = 1, workers: int = 0) -> Callable[[], None]:
+    """One round of all clients, so many of them at a time, or in so many worker processes."""
     executor = None if together == 1 else ob.Batched(together)
     algorithm = ob.fedavg(steps=steps)
 
     def run() -> None:
         until = ob.Until(tasks=learner.clients)
-        ob.simulate(algorithm, ob.World(), learner, until=until, evaluate=None, executor=executor)
+        ob.simulate(
+            algorithm, ob.World(), learner, until=until, evaluate=None, executor=executor, workers=workers
+        )
 
     return run
 

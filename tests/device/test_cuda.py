@@ -57,6 +57,16 @@ def test_each_algorithm_is_near_the_run_on_the_cpu(name: str) -> None:
     assert (there.model.values - here.model.values).norm() <= 0.05 * moved.norm()
 
 
+def test_workers_share_the_gpu() -> None:
+    """As near as two runs of one process are, whose sums the GPU may make in another order."""
+    options: dict[str, Any] = {"until": ob.Until(tasks=10), "evaluate": None, "seed": 1}
+    learner = digits(mlp)
+    alone = ob.simulate(make("fedbuff"), CALM, on_gpu(learner), **options)
+    shared = ob.simulate(make("fedbuff"), CALM, on_gpu(learner), workers=2, **options)
+    assert shared.journal == alone.journal
+    torch.testing.assert_close(shared.model.values, alone.model.values, rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("training", [{}, {"optimizer": "adamw", "lr": 0.01, "precision": "bfloat16"}])
 def test_tasks_are_trained_together(training: dict[str, Any]) -> None:
     data = digits(mlp).data

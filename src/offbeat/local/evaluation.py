@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from offbeat.core.errors import UsageError
@@ -185,6 +186,8 @@ class Reduced:
 def _score(module: nn.Module, criterion: Criterion, batch: Batch, whose: str) -> Scored:
     try:
         return criterion.score(module, batch)
+    except torch.OutOfMemoryError:
+        raise
     except Exception as error:
         raise unfit_batch(whose, module, "evaluated", batch, error) from error
 

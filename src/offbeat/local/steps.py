@@ -107,6 +107,8 @@ def _optimize(session: Session, step: int) -> None:
         else:
             scaler.step(optimizer)  # type: ignore[arg-type]
             scaler.update()
+    except torch.OutOfMemoryError:
+        raise
     except (TypeError, RuntimeError, ValueError) as error:
         raise UsageError(
             f"{type(optimizer).__name__} cannot take a step: {error}; choose another optimizer"

@@ -17,7 +17,8 @@ class Execution:
     Results do not depend on it, except that `Batched` rounds differently.
 
     Attributes:
-        workers: Single-threaded processes that train; 0 trains in this process.
+        workers: Single-threaded processes that train; 0 trains in this process. Where they share a GPU whose
+            memory runs out, fewer train from then on.
         executor: `OnRay` trains on a Ray cluster; `Batched` trains many clients together. None means
             `workers` decides.
         client_memory: Bytes in memory of what clients keep from task to task; the rest goes to files. None

@@ -236,15 +236,22 @@ def test_not_beside_workers(learner: ob.TorchLearner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
-    [({"workers": 2}, "workers = 2"), ({"executor": ob.OnRay()}, "executor ray")],
+    ("device", "options", "complaint"),
+    [
+        ("mps", {"workers": 2}, "workers = 2 is not allowed with device = 'mps': .* on cpu or cuda"),
+        (
+            "cuda:0",
+            {"executor": ob.OnRay()},
+            "executor ray is not allowed with device = 'cuda:0': .* on cpu;",
+        ),
+    ],
 )
-def test_processes_train_on_cpus(
-    options: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
+def test_processes_train_on_some_devices(
+    device: str, options: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offbeat.local.torch_learner.check_device", lambda _: None)
-    there = ob.TorchLearner(lambda: torch.nn.Linear(64, 10), digits().data, ob.Training(device="cuda:0"))
-    with pytest.raises(ob.UsageError, match=f"{complaint} is not allowed with device = 'cuda:0'"):
+    there = ob.TorchLearner(lambda: torch.nn.Linear(64, 10), digits().data, ob.Training(device=device))
+    with pytest.raises(ob.UsageError, match=complaint):
         run("fedavg", there, **options)
 
 

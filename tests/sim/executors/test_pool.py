@@ -9,11 +9,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
-from offbeat.sim.executors.pool import AHEAD, MOST_CRASHES, Crashed, Done, PoolTask, Started, WorkerPool
+from offbeat.sim.executors.out_of_memory import out_of_memory
+from offbeat.sim.executors.pool import (
+    AHEAD,
+    MOST_CRASHES,
+    Crashed,
+    Done,
+    OutOfMemory,
+    PoolTask,
+    Started,
+    WorkerPool,
+)
 
 LAYOUT = Layout(())
 
@@ -31,7 +41,7 @@ class FakePort:
     """Workers are numbers. Each `collect` does one thing: what `script` says, or the first thing there is."""
 
     count: int = 2
-    script: deque[str] = field(default_factory=deque)  # "start", "crash N", "leave N", "do N"
+    script: deque[str] = field(default_factory=deque)  # "crash N", "leave N", "full N", "do N"
     reason: str = "died"
     starting: deque[int] = field(default_factory=deque)
     held: dict[int, deque[PoolTask]] = field(default_factory=dict)
@@ -64,6 +74,9 @@ class FakePort:
         if kind in ("crash", "leave"):
             del self.held[worker]
             return [Crashed(worker, self.reason if kind == "crash" else None)]
+        if kind == "full":
+            del self.held[worker]
+            return [OutOfMemory(worker, "CUDA out of memory")]
         return [Done(worker, *self.do(self.held[worker].popleft()))]
 
     def do(self, task: PoolTask) -> tuple[PoolTask, Any]:
@@ -162,10 +175,10 @@ def test_a_version_lives_as_long_as_a_task_that_needs_it() -> None:
 
 @given(
     st.integers(1, 3),
-    st.lists(st.tuples(st.sampled_from(["do", "crash", "leave"]), st.integers(0, 2)), max_size=40),
+    st.lists(st.tuples(st.sampled_from(["do", "crash", "leave", "full"]), st.integers(0, 2)), max_size=40),
 )
 def test_crashes_at_any_moment_change_nothing(count: int, steps: list[tuple[str, int]]) -> None:
-    """All tasks get their own result, unless one task's workers crashed too often."""
+    """All tasks get their own result, unless one's workers crashed too often or none has memory for it."""
     port = FakePort(count, deque(f"{kind} {number}" for kind, number in steps))
     pool = WorkerPool(port)
     submit(pool, *range(8))
@@ -176,8 +189,11 @@ def test_crashes_at_any_moment_change_nothing(count: int, steps: list[tuple[str,
                 assert pool.evaluate(model(5.0)) == {"loss": 5.0}
     except RunError:
         assert sum(kind == "crash" for kind, _ in steps) >= MOST_CRASHES
+    except UsageError:
+        assert sum(kind == "full" for kind, _ in steps) >= count
     else:
-        assert len(port.held) + len(port.starting) == count
+        assert 1 <= len(port.held) + len(port.starting) <= count
+        assert len(port.held) + len(port.starting) == pool._count
     assert port.most_held <= AHEAD
 
 
@@ -219,3 +235,61 @@ def test_workers_that_have_started_are_closed_when_another_cannot() -> None:
     with pytest.raises(OSError, match="no more processes"):
         WorkerPool(port)
     assert port.closed
+
+
+def test_fewer_workers_train_where_memory_runs_out(caplog: pytest.LogCaptureFixture) -> None:
+    port = FakePort(count=3, script=deque(["do 0", "do 1", "full 1", "do 0", "full 0"]))
+    pool = WorkerPool(port)
+    submit(pool, *range(12))
+    assert [pool.result(number).delta.item() for number in range(12)] == list(range(12))
+    assert port.spawned == 3
+    assert [record.getMessage() for record in caplog.records] == [
+        "there is not enough memory for 3 workers (CUDA out of memory): 2 train from now on",
+        "there is not enough memory for 2 workers (CUDA out of memory): 1 train from now on",
+    ]
+
+
+def test_a_task_that_shared_the_memory_is_tried_once_more_alone() -> None:
+    """Both workers run out at once: the second did so beside the first."""
+    port = FakePort(count=2, script=deque(["full 1", "full 0"]))
+    pool = WorkerPool(port)
+    submit(pool, *range(6))
+    assert pool.result(0).delta.item() == 0
+    assert pool.result(5).delta.item() == 5
+    assert port.spawned == 3
+
+
+def test_a_task_without_memory_for_one_worker_ends_the_run_and_says_what_to_do() -> None:
+    port = FakePort(count=1, script=deque(["full 0"]))
+    pool = WorkerPool(port)
+    submit(pool, 7)
+    with pytest.raises(UsageError, match=r"memory for one worker \(CUDA out.*task=7.*training.batch_size"):
+        pool.result(7)
+
+
+def test_an_evaluation_without_memory_is_made_by_fewer_workers() -> None:
+    port = FakePort(count=2, script=deque(["full 0"]))
+    assert WorkerPool(port).evaluate(model(7.0)) == {"loss": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0"),
+            "CUDA out of memory",
+        ),
+        (RuntimeError("CUDA error: out of memory\nCUDA kernel errors might"), "CUDA error: out of memory"),
+        (
+            RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+            "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        ),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), None),
+        (MemoryError(), None),
+    ],
+)
+def test_errors_about_memory_of_a_device(error: Exception, told: str | None) -> None:
+    assert out_of_memory(error) == told
+    wrapped = RunError("the user's loop failed")
+    wrapped.__cause__ = error
+    assert out_of_memory(wrapped) == told

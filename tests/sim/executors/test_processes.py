@@ -58,6 +58,19 @@ class Sometimes(Wrapped):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Scarce(Wrapped):
+    """A device with memory for one process: the first that trains task 2 or a later one says so."""
+
+    def __init__(self, learner: ob.TorchLearner, flag: Path) -> None:
+        super().__init__(learner)
+        self.flag = flag
+
+    def before(self, task: LocalTask) -> None:
+        if task.task >= 2 and not self.flag.exists():
+            self.flag.touch()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has")
+
+
 def wide() -> nn.Module:
     """A client's state of it, 1.5 MB, is longer than any pipe holds."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 5000), nn.Tanh(), nn.Linear(5000, 10))
@@ -137,6 +150,18 @@ def test_a_task_that_kills_one_process_runs_again(learner: ob.TorchLearner, tmp_
     )
     assert (tmp_path / "died").exists()
     assert outcome(hurt) == outcome(whole)
+
+
+def test_a_worker_without_memory_ends_and_its_tasks_run_again(
+    learner: ob.TorchLearner, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    until = ob.Until(tasks=12)
+    whole = ob.simulate(make("fedbuff"), CALM, learner, until=until)
+    fewer = ob.simulate(make("fedbuff"), CALM, Scarce(learner, tmp_path / "full"), until=until, workers=2)
+    assert outcome(fewer) == outcome(whole)
+    assert [record.getMessage() for record in caplog.records] == [
+        "there is not enough memory for 2 workers (CUDA out of memory): 1 train from now on"
+    ]
 
 
 def test_the_interface_of_an_executor() -> None:

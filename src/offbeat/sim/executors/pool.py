@@ -4,8 +4,12 @@ Tasks are dispatched in the order in which their results will be needed, ahead o
 waits only when it reaches an arrival whose training is not done yet. A worker that crashes is replaced and
 its tasks run again: a task's result is determined by its base model and its `LocalTask`, so nothing changes
 but time. The pool does no IO; a port starts the workers, sends them tasks and receives what they reply.
+
+Where workers share the memory of a GPU and it runs out, the worker that says so ends, its tasks run again,
+and there is one worker less from then on. A task for which a single worker has no memory ends the run.
 """
 
+import logging
 import traceback
 from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -16,10 +20,13 @@ from weakref import WeakValueDictionary
 
 from torch import Tensor
 
-from offbeat.core.errors import OffbeatError, RunError
+from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId
 from offbeat.core.learner import NO_INPUTS, ClientEvaluator, Learner, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
+from offbeat.sim.executors.out_of_memory import out_of_memory
+
+log = logging.getLogger(__name__)
 
 # A worker holds two tasks: the next one is there when the first ends.
 AHEAD = 2
@@ -46,7 +53,8 @@ class PoolTask:
     """A task, or without one an evaluation, with the versions and the client's state that it needs.
 
     An evaluation is on what a `client` holds out, or without one on the test set. `result`, or `found`, the
-    evaluation's samples and metrics, is there once a worker has done it.
+    evaluation's samples and metrics, is there once a worker has done it. `alone` says that the task was last
+    sent when the pool had a single worker.
     """
 
     task: LocalTask | None
@@ -55,6 +63,7 @@ class PoolTask:
     inputs: TaskInputs = NO_INPUTS
     wanted: bool = True
     crashes: int = 0
+    alone: bool = False
     result: LocalResult | None = None
     client: ClientId | None = None
     found: "Found | None" = None
@@ -91,8 +100,21 @@ class Crashed(Generic[W]):
     reason: str | None
 
 
+@dataclass(frozen=True)
+class OutOfMemory(Generic[W]):
+    """A worker had no memory for the first of its tasks, and has ended; `told` is how its device said so."""
+
+    worker: W
+    told: str
+
+
 def failure(error: Exception) -> dict[str, Any]:
-    """A worker's reply about a task that failed: an error raised on purpose, or the traceback of another."""
+    """A worker's reply about a task that failed.
+
+    It is how a device said that its memory ran out, an error raised on purpose, or another's traceback.
+    """
+    if (short := out_of_memory(error)) is not None:
+        return {"out_of_memory": short}
     told = error if isinstance(error, OffbeatError) else "".join(traceback.format_exception(error))
     return {"error": told}
 
@@ -133,7 +155,7 @@ class Port(Protocol[W]):
     def send(self, worker: W, task: PoolTask) -> None:
         """Send a task to a worker, which does its tasks in the order in which they come."""
 
-    def collect(self, *, block: bool) -> Sequence[Started[W] | Done[W] | Crashed[W]]:
+    def collect(self, *, block: bool) -> Sequence[Started[W] | Done[W] | Crashed[W] | OutOfMemory[W]]:
         """The events since the last call, in order; if `block`, wait until there is one.
 
         Raises `RunError` for a task that failed and where no worker can be had.
@@ -148,6 +170,8 @@ class WorkerPool(Generic[W]):
 
     def __init__(self, port: Port[W]) -> None:
         self._port = port
+        # The workers that there are, or that are starting.
+        self._count = port.count
         # The waiting tasks by due time, then in the order of submission.
         self._waiting: list[tuple[float, int, PoolTask]] = []
         self._entered = 0
@@ -243,6 +267,8 @@ class WorkerPool(Generic[W]):
                         task.found = reply
                 case Crashed(worker, reason):
                     self._record_crash(worker, reason)
+                case OutOfMemory(worker, told):
+                    self._lower(worker, told)
         self._dispatch()
 
     def _dispatch(self) -> None:
@@ -259,6 +285,7 @@ class WorkerPool(Generic[W]):
             heappop(self._waiting)
             if task.wanted:
                 held.append(task)
+                task.alone = self._count == 1
                 self._port.send(worker, task)
 
     def _record_crash(self, worker: W, reason: str | None) -> None:
@@ -271,3 +298,29 @@ class WorkerPool(Generic[W]):
             tasks[0].crashes += 1
             if tasks[0].crashes >= MOST_CRASHES:
                 raise RunError(f"{tasks[0].task or 'evaluation'}: {tasks[0].crashes} {reason}")
+
+    def _lower(self, worker: W, told: str) -> None:
+        """Train with one worker less from now on, and put the tasks of the one that has ended back.
+
+        A single worker may have run out of memory beside one that has ended since: its task runs once more.
+
+        Raises:
+            UsageError: A single worker has no memory for the task.
+        """
+        tasks = self._workers.pop(worker)
+        for task in tasks:
+            self._enqueue(task, AT_ONCE)
+        if self._count > 1:
+            self._count -= 1
+            log.warning(
+                "there is not enough memory for %d workers (%s): %d train from now on",
+                self._count + 1, told, self._count,
+            )  # fmt: skip
+        elif tasks[0].alone:
+            what = tasks[0].task or "an evaluation"
+            raise UsageError(
+                f"there is not enough memory for one worker ({told}) at {what}: give a smaller "
+                "training.batch_size or training.evaluation_batch_size, or another model"
+            )
+        else:
+            self._port.spawn()

@@ -1,7 +1,8 @@
 """Worker processes: a pool of single-threaded processes on this machine.
 
 Models travel in shared memory, each version written once for the tasks that are with the workers at the same
-time; a task itself is a few hundred bytes.
+time; a task itself is a few hundred bytes. Where the learner trains on a GPU, each worker has its own memory
+there: models are copied from it to shared memory and back.
 """
 
 import os
@@ -28,6 +29,7 @@ from offbeat.sim.executors.by_value import Deferred, main_hidden
 from offbeat.sim.executors.pool import (
     Crashed,
     Done,
+    OutOfMemory,
     PoolTask,
     Started,
     Version,
@@ -59,6 +61,9 @@ class _Worker:
     sent: deque[_Sent] = field(default_factory=deque)
     # The layout that was sent to the worker last.
     layout: Layout | None = None
+
+
+_Event = Started[_Worker] | Done[_Worker] | Crashed[_Worker] | OutOfMemory[_Worker]
 
 
 class ProcessPool(WorkerPool[_Worker]):
@@ -123,7 +128,7 @@ class _ProcessPort:
         with suppress(ConnectionError):
             worker.connection.send(message)
 
-    def collect(self, *, block: bool) -> list[Started[_Worker] | Done[_Worker] | Crashed[_Worker]]:
+    def collect(self, *, block: bool) -> list[_Event]:
         events: list[Any] = [Started(worker) for worker in self._started]
         self._started = []
         busy = [worker.connection for worker in self._workers.values() if worker.sent]
@@ -134,7 +139,8 @@ class _ProcessPort:
             except (EOFError, ConnectionError):
                 events.append(self._crashed(worker))
             else:
-                events.append(self._done(worker, reply))
+                short = reply.get("out_of_memory")
+                events.append(self._done(worker, reply) if short is None else self._ended(worker, short))
         return events
 
     def close(self) -> None:
@@ -156,20 +162,32 @@ class _ProcessPort:
         if task.task is None:
             result = reply["found"]
         elif task.wanted:
-            shared = out.shared.clone() if reply["shared"] else None
+            there = sent.versions[0].model.values.device
+            vectors = (out.values, out.integers, out.shared)
+            values, integers, shared = (vector.to(there, copy=True) for vector in vectors)
             result = LocalResult(
-                out.values.clone(), out.integers.clone(), reply["metrics"], reply["lr"], shared,
+                values, integers, reply["metrics"], reply["lr"], shared if reply["shared"] else None,
                 _tensors(reply["state"]),
             )  # fmt: skip
         self._release(sent)
         return Done(worker, task, result)
 
-    def _crashed(self, worker: _Worker) -> Crashed[_Worker]:
+    def _ended(self, worker: _Worker, told: str) -> OutOfMemory[_Worker]:
+        """End a worker, which frees all that it holds on its device."""
+        worker.process.terminate()
+        self._forget(worker)
+        return OutOfMemory(worker, told)
+
+    def _forget(self, worker: _Worker) -> None:
+        """Wait for the end of a worker, and take back its shared memory."""
         worker.process.join()
         worker.connection.close()
         del self._workers[worker.connection]
         for sent in worker.sent:
             self._release(sent)
+
+    def _crashed(self, worker: _Worker) -> Crashed[_Worker]:
+        self._forget(worker)
         code = worker.process.exitcode
         if code == UNGUARDED:
             raise UsageError(

@@ -45,20 +45,21 @@ def started(learner: Learner, objective: Objective, execution: Execution) -> Ite
 def _start(learner: Learner, objective: Objective, execution: Execution) -> Executor:
     workers, executor = execution.workers, execution.executor
     if isinstance(executor, OnRay):
-        _check_device(learner, "executor ray")
+        _check_device(learner, "executor ray", "cpu")
         return RayPool(learner, objective, executor)
     if executor is not None:
         return BatchTraining(learner, objective, executor)
     if workers:
-        _check_device(learner, f"workers = {workers}")
+        _check_device(learner, f"workers = {workers}", "cpu", "cuda")
         return ProcessPool(learner, objective, workers)
     return InProcess(learner, objective)
 
 
-def _check_device(learner: Learner, option: str) -> None:
-    """Several processes train on CPUs only."""
-    if isinstance(learner, TorchLearner) and learner.training.device != "cpu":
+def _check_device(learner: Learner, option: str, *kinds: str) -> None:
+    """Raises `UsageError` where the processes of an option do not train on the learner's kind of device."""
+    device = learner.training.device if isinstance(learner, TorchLearner) else "cpu"
+    if device.partition(":")[0] not in kinds:
         raise UsageError(
-            f"{option} is not allowed with device = {learner.training.device!r}: its processes train on "
-            "CPUs; leave it out, or give executor batched to train many clients together on the device"
+            f"{option} is not allowed with device = {device!r}: its processes train on {' or '.join(kinds)}; "
+            "leave it out, or give executor batched to train many clients together on the device"
         )

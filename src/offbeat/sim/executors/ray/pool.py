@@ -18,6 +18,7 @@ from offbeat.core.objective import Objective
 from offbeat.sim.executors.pool import (
     Crashed,
     Done,
+    OutOfMemory,
     PoolTask,
     Started,
     Version,
@@ -41,6 +42,9 @@ class _Actor:
     handle: Any
     node: str
     pid: int
+
+
+_Event = Started[_Actor] | Done[_Actor] | Crashed[_Actor] | OutOfMemory[_Actor]
 
 
 class RayPool(WorkerPool[_Actor]):
@@ -83,7 +87,7 @@ class _RayPort:
         reference = worker.handle.work.remote(task.task, base, fresh, state, task.client)
         self._running[reference] = (worker, task)
 
-    def collect(self, *, block: bool) -> list[Started[_Actor] | Done[_Actor] | Crashed[_Actor]]:
+    def collect(self, *, block: bool) -> list[_Event]:
         references = [*self._starting, *self._running]
         number, seconds = (1, START_SECONDS) if block else (len(references), 0)
         ready, _ = self._ray.wait(references, num_returns=number, timeout=seconds) if references else ([], 0)
@@ -145,7 +149,7 @@ class _RayPort:
             )
         return [Started(_Actor(handle, reply["node"], reply["pid"]))]
 
-    def _replied(self, reference: Any) -> Done[_Actor] | Crashed[_Actor]:
+    def _replied(self, reference: Any) -> _Event:
         worker, task = self._running[reference]
         try:
             reply = self._ray.get(reference)
@@ -153,6 +157,9 @@ class _RayPort:
             raise RunError(f"{task} could not be taken to a Ray worker and back:\n{error}") from None
         except self._errors.RayError as error:
             return self._crashed(worker, error)
+        if "out_of_memory" in reply:
+            self._forget(worker)
+            return OutOfMemory(worker, reply["out_of_memory"])
         del self._running[reference]
         if "error" in reply:
             raise_failure(task, reply["error"], f"Ray worker (node {worker.node})")
@@ -160,9 +167,13 @@ class _RayPort:
             return Done(worker, task, reply["found"])
         return Done(worker, task, _result(reply) if task.wanted else None)
 
-    def _crashed(self, worker: _Actor, error: Exception) -> Crashed[_Actor]:
+    def _forget(self, worker: _Actor) -> None:
+        """End a worker, and await none of its replies."""
         self._running = {r: running for r, running in self._running.items() if running[0] is not worker}
         self._end(worker.handle)
+
+    def _crashed(self, worker: _Actor, error: Exception) -> Crashed[_Actor]:
+        self._forget(worker)
         node_lives = any(n["NodeID"] == worker.node and n["Alive"] for n in self._ray.nodes())
         return Crashed(worker, f"Ray workers died of it; the last:\n{error}" if node_lives else None)
 
