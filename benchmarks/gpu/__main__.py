@@ -4,7 +4,8 @@
 
 Training: a round of FedAvg, 64 clients, 10 local steps with batches of 32; the bare loop, and ours with 1, 8
 and 64 clients at a time, and with worker processes, whose start counts. A CNN and ResNet-18 on images of
-CIFAR-10's shape, a transformer of 10 M parameters on texts. Versions: FedBuff of ten updates at 1e6 and 1e8 parameters, FedAsync at 1e9.
+CIFAR-10's shape, a transformer of 10 M parameters on texts. Versions: FedBuff of ten updates at 1e6 and 1e8
+parameters, FedAsync at 1e9.
 
 Each is done once for nothing and then timed three times: the median, with the range. It writes its table
 itself, and begins nothing when the minutes are over: what is left has no number then.

@@ -100,10 +100,46 @@ def markdown(table: Mapping[str, Any]) -> str:
     return "\n".join([*head, *lines, *([""] if notes else []), *notes])
 
 
+def rates(table: Mapping[str, Any]) -> str:
+    """What each simulator does in a processor second, and in a wall second on the cores that it can use.
+
+    A processor second is of the row in one process, a wall second of the row that does most in it.
+    """
+    unit, groups = table["unit"], dict[tuple[str, str, str], list[Mapping[str, Any]]]()
+    for row in table["rows"]:
+        if times(row, unit):
+            job = row["job"]
+            groups.setdefault((row["runner"], job["algorithm"], job["executor"]), []).append(row)
+    lines = [
+        f"**{table['title']}: {unit} a second**",
+        "",
+        f"| | {unit} per processor second | {unit} per wall second | in processes |",
+        "|---|---|---|---|",
+    ]
+    for rows in groups.values():
+        cpu = [spread(own) for row in rows if (own := _rates(row, unit, "cpu"))]
+        wall = {row["job"]["processes"]: spread(_rates(row, unit, "seconds")) for row in rows}
+        processes = max(wall, key=lambda number: wall[number].median)
+        told = with_range(cpu[0] if cpu else None), with_range(wall[processes])
+        lines.append(f"| {' | '.join((rows[0]['name'], *told, str(processes)))} |")
+    return "\n".join(lines)
+
+
+def _rates(row: Mapping[str, Any], unit: str, clock: str) -> list[float]:
+    return [1 / each for each in times(row, unit, clock).values()]
+
+
+def has_peers(table: Mapping[str, Any]) -> bool:
+    """Whether a peer has done the work of a table."""
+    return any(row["runner"] not in ("bare", "ours") and times(row, table["unit"]) for row in table["rows"])
+
+
 def report(results: Mapping[str, Any]) -> str:
-    """Everything as Markdown: the machine, then the tables."""
+    """Everything as Markdown: the machine, the tables, and beside peers what is done in a second."""
     machine = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
     said = f"{machine}. Median (smallest–largest) of {results['repeats']} interleaved repeats."
     if results.get("rounds"):
         said += f" A first look with at most {results['rounds']} rounds: not for conclusions."
-    return "\n\n".join([said, *(markdown(table) for table in results["tables"])])
+    tables = results["tables"]
+    beside = [rates(table) for table in tables if has_peers(table)]
+    return "\n\n".join([said, *(markdown(table) for table in tables), *beside])

@@ -24,7 +24,8 @@ def answer(seconds: float, steps: int = 100, **more: Any) -> dict[str, Any]:
 
 def row(name: str, runner: str, repeats: list[dict[str, Any]], processes: int = 1) -> dict[str, Any]:
     numbered = {str(number): said for number, said in enumerate(repeats)}
-    return {"name": name, "runner": runner, "job": {"processes": processes}, "repeats": numbered}
+    job = {"processes": processes, "algorithm": "fedavg", "executor": "local"}
+    return {"name": name, "runner": runner, "job": job, "repeats": numbered}
 
 
 def table(*rows: dict[str, Any]) -> dict[str, Any]:
@@ -91,3 +92,28 @@ def test_a_first_look_says_so() -> None:
     results = {"machine": {"CPU": "x"}, "repeats": 1, "tables": []}
     assert "first look" in figures.report({**results, "rounds": 2})
     assert "first look" not in figures.report({**results, "rounds": None})
+
+
+def test_a_second_has_the_rate_of_one_process_and_that_of_the_fastest_row() -> None:
+    one = row("Offbeat", "ours", [answer(4.0), {**answer(8.0), "cpu": 2.0}])
+    two = row("Offbeat, 2 workers", "ours", [{**answer(2.0), "cpu": 0.0}], processes=2)
+    peer = row("Peer", "peer", [answer(5.0)])
+    actors = row("Actors, 2 processes", "actors", [{**answer(2.5), "cpu": 0.0}], processes=2)
+    found = figures.rates(table(one, two, peer, actors)).splitlines()[4:]
+    assert found == [
+        "| Offbeat | 37.5 (25.0–50.0) | 50.0 (50.0–50.0) | 2 |",
+        "| Peer | 20.0 (20.0–20.0) | 20.0 (20.0–20.0) | 1 |",
+        "| Actors, 2 processes | - | 40.0 (40.0–40.0) | 2 |",
+    ]
+
+
+def test_a_report_has_rates_where_peers_were_measured() -> None:
+    results = {
+        "machine": {},
+        "repeats": 1,
+        "rounds": None,
+        "tables": [table(row("a", "ours", [answer(1.0)]))],
+    }
+    assert "a second" not in figures.report(results)
+    results["tables"] = [table(row("a", "ours", [answer(1.0)]), row("b", "peer", [answer(2.0)]))]
+    assert figures.report(results).count("T: steps a second") == 1
