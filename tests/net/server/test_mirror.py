@@ -273,7 +273,10 @@ def test_a_mirror_that_was_begun_by_a_killed_server(tmp_path: Path) -> None:
     run.steps(6)
     run.store.close()
     (tmp_path / "m").mkdir()
-    for name in ("state-0.safetensors", "run.part", "version-1.part", "lost+found", "tokens.json"):
+    whole = ("state-0.safetensors", "lost+found", "tokens.json", "updates.log")
+    part = ("run.part", "run.part-journal", "run.part-wal", "version-1.part", ".tokens.json.0a1b2c3d")
+    for name in whole + part:
         (tmp_path / "m" / name).write_bytes(b"half")
     again(tmp_path / "a", tmp_path / "m")
+    assert not {path.name for path in (tmp_path / "m").iterdir()} & set(part)
     assert recovered(tmp_path / "m") == recovered(tmp_path / "a")

@@ -24,7 +24,7 @@ from offbeat.net.server.state_files import MIRROR_OF, StateFiles
 from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
 from offbeat.runs.damage import reading
 from offbeat.runs.database import open_database
-from offbeat.runs.files import make_directory, sync_directory, write_private
+from offbeat.runs.files import PRIVATE_PART, make_directory, sync_directory, write_private
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import make_file
 from offbeat.runs.record import RunRecord, holds_run, read_run
@@ -41,6 +41,8 @@ SLOWEST = 10e6
 """Bytes a second that a disk for a mirror writes at least."""
 _OTHERS = ("tokens.json", "dashboard-token", "mlflow-run-id", "wandb-run-id", "tls")
 """Files, and a folder of them, that no commit changes."""
+_PART = "run.part"
+"""The database of a new mirror, until it is whole."""
 _OF_A_DISK = "lost+found"
 Act = Callable[[StateFiles], None]
 T = TypeVar("T")
@@ -267,12 +269,31 @@ def check_mirror(directory: Path, mirror: Path) -> None:
 def _check_empty(mirror: Path) -> None:
     """Check that a mirror without a run has nothing but what a server left that was killed in the middle."""
     found = [path.name for path in mirror.iterdir()] if mirror.is_dir() else []
-    mine = (*_OTHERS, LOCK, BEST, _OF_A_DISK)
-    other = [n for n in found if n not in mine and not n.endswith((".safetensors", ".part")) and n[0] != "."]
+    other = [name for name in found if not (_is_of_a_mirror(name) or _is_unfinished(name))]
     if other:
         raise UsageError(
             f"{mirror} is not allowed as a mirror: it has {other[0]}, and no run. Give an empty directory"
         )
+
+
+def _is_of_a_mirror(name: str) -> bool:
+    """Whether a name is that of a file which is copied before the database, or none of Offbeat's."""
+    mine = (*_OTHERS, LOCK, BEST, UPDATES, _OF_A_DISK)
+    return name in mine or name.endswith(".safetensors") or name.startswith(".")
+
+
+def _is_unfinished(name: str) -> bool:
+    """Whether a name is that of a file which was being written, or of SQLite's own beside one."""
+    private = PRIVATE_PART.fullmatch(name) is not None
+    return private or name.endswith(".part") or name.startswith(f"{_PART}-")
+
+
+def _clear(mirror: Path) -> None:
+    """Delete what a server has left that was killed in the middle."""
+    for place in (mirror, mirror / "tls"):
+        for path in place.glob("*"):
+            if _is_unfinished(path.name) and (path.is_file() or path.is_symlink()):
+                path.unlink()
 
 
 def _read(mirror: Path) -> RunRecord:
@@ -317,6 +338,7 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
     make_directory(mirror)
     held = lock(mirror)
     try:
+        _clear(mirror)
         record = read_run(directory)
         checkpoint = record.checkpoint()
         names = [] if checkpoint is None else [*named_files(checkpoint)]
@@ -326,10 +348,8 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
             if not ((mirror / name).is_file() and cmp(directory / name, mirror / name, shallow=False)):
                 _copy_file(directory / name, mirror / name)
         path = mirror / DATABASE
-        target = path if path.exists() else mirror / "run.part"
+        target = path if path.exists() else mirror / _PART
         with reading(directory / DATABASE), closing(open_database(directory / DATABASE)) as source:
-            if target != path:
-                target.unlink(missing_ok=True)
             make_file(target)
             with closing(sqlite3.connect(target)) as copy:
                 source.backup(copy)
@@ -344,7 +364,6 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
 def _copy_file(source: Path, target: Path) -> None:
     """Copy a file of tensors as a whole, durably."""
     part = target.with_suffix(".part")
-    part.unlink(missing_ok=True)
     make_file(part)
     copyfile(source, part)
     with part.open("rb") as file:
