@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
+from threading import enumerate as enumerate_threads
 from unittest.mock import patch
 
 import pytest
@@ -181,6 +182,29 @@ def test_a_disk_that_does_not_answer(tmp_path: Path) -> None:
     run.steps(2)
     run.store.close()
     assert recovered(tmp_path / "m") == run.states[run.coordinator.driver.engine.rows]
+
+
+def test_a_disk_that_does_not_answer_delays_the_end_for_a_while_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = served(tmp_path / "a", tmp_path / "m", seconds=0.2)
+    run.steps(5)
+    answers = Event()
+
+    def hangs(files: StateFiles, *given: object) -> None:
+        if files.directory == tmp_path / "m":
+            answers.wait()
+        abandon(files, *given)  # type: ignore[arg-type]
+
+    abandon = StateFiles.abandon
+    with patch.object(StateFiles, "abandon", hangs):
+        run.store.abandon("interrupted")
+    assert "the server ends without its mirror" in caplog.text
+    assert "its disk has not answered for 0 s" in caplog.text
+    assert [thread.daemon for thread in enumerate_threads() if thread.name == "offbeat-mirror"] == [True]
+    answers.set()
+    again(tmp_path / "a", tmp_path / "m")
+    assert recovered(tmp_path / "m") == recovered(tmp_path / "a")
 
 
 def test_a_directory_that_cannot_be_written_names_the_mirror(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, suppress
 from filecmp import cmp
@@ -22,6 +22,7 @@ from offbeat.core.release import Release
 from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server.state_files import MIRROR_OF, StateFiles
 from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
+from offbeat.net.threads import DaemonThread
 from offbeat.runs.damage import reading
 from offbeat.runs.database import open_database
 from offbeat.runs.files import PRIVATE_PART, make_directory, sync_directory, write_private
@@ -105,7 +106,7 @@ class DirectoryMirror:
         # The mirror that has all so far. None means that it is behind.
         self._files: StateFiles | None = None
         self._problem: str | None = "it is not there yet"
-        self._thread = ThreadPoolExecutor(1, "offbeat-mirror")
+        self._thread = DaemonThread("offbeat-mirror")
         self._begun: Future[StateFiles] | None = None
         self._told = False
         self._seen: dict[str, tuple[int, ...]] = {}
@@ -171,11 +172,14 @@ class DirectoryMirror:
         return wait
 
     def end(self, act: Act) -> None:
-        """Write for the last time, and close."""
-        whole = self._files is not None
+        """Write for the last time, and close. A disk that does not answer delays it by `seconds` at most."""
+        whole, self._told = self._files is not None, True
         with suppress(RunError):
             self.write(act)()
-        self._thread.shutdown(wait=whole, cancel_futures=True)
+        self._thread.end()
+        if whole and self._files is None:
+            lacks = "the server ends without its mirror %s, which lacks what was written last (%s)"
+            log.error(lacks, self.directory, self._problem)
         self._files = None
 
     def _result(self, future: "Future[T]", seconds: float) -> T | None:
