@@ -17,7 +17,8 @@ for role in server site; do
     kubernetes-validate --quiet --strict "$work/$role.yaml"
 done
 # What cannot work is refused when it is rendered.
-for wrong in "role=both" "role=site,secret=north" "role=server"; do
+for wrong in "role=both" "role=site,secret=north" "role=server" \
+    "role=site,secret=north,site.address=h:7117,site.data=digits,backup.enabled=true"; do
     if helm template heart "$chart" --set "$wrong" >/dev/null 2>&1; then
         echo "FAILED: --set $wrong was rendered"
         exit 1

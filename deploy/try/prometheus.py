@@ -3,9 +3,10 @@
     python deploy/try/prometheus.py
 
 promtool checks the files. Then a server with TLS and a token is scraped as the configuration says. Of its
-sites one is killed, one is revoked and one never comes. A second server, whose own learning rate is absurd,
-skips its versions, and is killed. Every alert must fire, with its times made short, and every expression of
-a panel must give a series. Grafana's models read the board if grafana-foundation-sdk is installed.
+sites one is killed, one is revoked and one never comes. Its mirror is lost. A second server, whose own
+learning rate is absurd, skips its versions, and is killed. Every alert must fire, with its times made short,
+and every expression of a panel must give a series. Grafana's models read the board if
+grafana-foundation-sdk is installed.
 """
 
 import json
@@ -34,6 +35,8 @@ FOLDER = DEPLOY / "prometheus"
 BOARD = DEPLOY / "grafana/run.json"
 SHORT = (("> 600", "> 5"), ("[1h]", "[12s]"), (r"for: \w+", "for: 1s"))
 """What is shortened in the rules: silence, windows and durations."""
+FIRED = {"SiteHasNotCome", "SiteSilent", "NoNewVersion", "MirrorBehind", "ModelInDanger", "ServerDown"}
+"""The alerts that the trial makes fire, which are all."""
 
 
 def check_files() -> None:
@@ -93,7 +96,15 @@ def configure(folder: Path, targets: list[int]) -> Path:
     return folder / "prometheus.yaml"
 
 
-def serve(here: Trial, name: str, port: int, page: int, sites: tuple[str, ...], *sets: str) -> Path:
+def serve(
+    here: Trial,
+    name: str,
+    port: int,
+    page: int,
+    sites: tuple[str, ...],
+    *sets: str,
+    mirror: Path | None = None,
+) -> Path:
     """Start a server, with its page and its tokens; returns its state directory."""
     state = here.folder / name
     for site in sites:
@@ -106,8 +117,15 @@ def serve(here: Trial, name: str, port: int, page: int, sites: tuple[str, ...], 
         name, OFFBEAT, "serve", "digits", "--state", state, "--listen", f"localhost:{port}", "--sites", "2",
         "--dashboard", f"localhost:{page}", "--tls-cert", "server.pem", "--tls-key", "server.key",
         "--tokens", state / "tokens.json", *(word for key in sets for word in ("--set", key)),
+        *(("--mirror", mirror) if mirror else ()),
     )  # fmt: skip
     return state
+
+
+def lose(mirror: Path) -> None:
+    """Lose a mirror for good: where it was, there is a file."""
+    mirror.rename(mirror.with_name("lost"))
+    mirror.touch()
 
 
 def join(here: Trial, name: str, port: int, data: str) -> subprocess.Popen[bytes]:
@@ -168,6 +186,7 @@ def main() -> None:
             ("north", "east", "south"),
             "until={seconds: 3600}",
             "evaluate={versions: 1}",
+            mirror=here.folder / "mirror",
         )
         serve(
             here, "b", other_port, other_page, ("west", "middle"), "until={seconds: 3600}",
@@ -178,15 +197,19 @@ def main() -> None:
         join(here, "east", port, "digits:2/2")
         for number, name in enumerate(("west", "middle")):
             join(here, name, other_port, f"digits:{number + 1}/2")
-        prometheus.wait_for("offbeat_accuracy_ratio and on() offbeat_version > 2")
+        for target in (page, other_page):
+            prometheus.wait_for(f'offbeat_version{{instance="localhost:{target}"}} > 2')
+        prometheus.wait_for("offbeat_accuracy_ratio")
         for title, expression in panels():
             prometheus.wait_for(expression)
             print(f"  panel {title}: {len(prometheus.ask(expression))} series", flush=True)
+        lose(here.folder / "mirror")
         here.kill("north")
         here.offbeat("enrol", "east", "--state", state, "--revoke")
         fires(prometheus, "SiteHasNotCome", {"site": "south"})
         fires(prometheus, "SiteSilent", {"site": "north"})
         fires(prometheus, "NoNewVersion", {"instance": f"localhost:{page}"})
+        fires(prometheus, "MirrorBehind", {"instance": f"localhost:{page}"})
         fires(prometheus, "ModelInDanger", {"instance": f"localhost:{other_page}"})
         silent = prometheus.ask('ALERTS{alertname="SiteSilent", alertstate="firing"}')
         assert all(alert["site"] != "east" for alert in silent), (
@@ -198,7 +221,7 @@ def main() -> None:
             rule["alert"]
             for rule in yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"][0]["rules"]
         }
-        assert named == {"SiteHasNotCome", "SiteSilent", "NoNewVersion", "ModelInDanger", "ServerDown"}, named
+        assert named == FIRED, named
     passed("Prometheus: every alert has fired, every panel has series")
 
 

@@ -37,6 +37,20 @@ def test_a_container_is_closed(name: str):
     assert "ports" not in service
 
 
+def test_the_backup_is_of_the_servers_run_and_closed():
+    service, given = SERVICES["backup"], command("backup")
+    assert str(given["directory"]) == command("server")["state"]
+    assert str(given["target"]).startswith("/backup/")
+    assert (given["every"], given["keep"]) == ("5m", 24)
+    assert service["volumes"] == ["server:/state", "backup:/backup"]
+    assert service["network_mode"] == "none"
+    assert {key: service[key] for key in ("user", "read_only", "cap_drop")} == {
+        key: SERVICES["server"][key] for key in ("user", "read_only", "cap_drop")
+    }
+    image = (DEPLOY / "container/Containerfile").read_text()
+    assert "install -d -o 10001 -g 10001 -m 0700 /state /backup\n" in image  # who owns a new volume
+
+
 def test_the_parties_meet():
     server = command("server")
     (alias,) = SERVICES["server"]["networks"]["default"]["aliases"]

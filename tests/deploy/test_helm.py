@@ -121,6 +121,29 @@ def test_the_pods_are_closed():
         assert POD.count(rule) == containers
 
 
+def test_the_backup_is_of_the_servers_run_and_its_pod_is_closed():
+    job = (CHART / "templates/backup.yaml").read_text()
+    (words,) = re.findall(r"args:\n((?: +- .*\n)+)", job)
+    line = [
+        VALUE.sub(str(values("server")["backup"]["keep"]), word.strip("- ")) for word in words.splitlines()
+    ]
+    given = parse([line[0], *line[1:3], "--" + line[3]])
+    assert str(given["directory"]) == parse(list(map(str, command_line("server"))))["state"]
+    assert (str(given["target"]), given["keep"]) == ("/backup/run", 24)
+    for rule in (
+        "runAsNonRoot: true",
+        "seccompProfile: {type: RuntimeDefault}",
+        "automountServiceAccountToken: false",
+        "readOnlyRootFilesystem: true",
+        "allowPrivilegeEscalation: false",
+        "capabilities: {drop: [ALL]}",
+    ):
+        assert job.count(rule) == 1
+    # Its pods are no server's: neither the Service nor the StatefulSet may take them for one.
+    assert job.count('"offbeat.labels"') == 1
+    assert '"offbeat.labels" . | nindent 22' in job  # where it must run
+
+
 def test_of_a_run_there_is_one_pod_at_a_time():
     assert "kind: StatefulSet" in POD
     assert "replicas: 1" in POD

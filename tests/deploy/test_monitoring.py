@@ -11,7 +11,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from offbeat.net.monitor.prometheus import exposition
-from offbeat.net.monitor.snapshot import SiteView, Snapshot
+from offbeat.net.monitor.snapshot import MirrorView, SiteView, Snapshot
 from offbeat.runs.schema import Metric
 from tests.deploy.command_lines import DEPLOY
 
@@ -48,7 +48,7 @@ def told() -> dict[str, set[str]]:
     snapshot = Snapshot(
         run="r", label="a", algorithm="fedcompass", now=100.0, version=12, running=1,
         arrived=30, aggregated=28, dropped=1, lost=2, bytes_up=3, bytes_down=4, rejected={"NaN": 2},
-        sites=(replace(site, persistence=0.3, size=1.1),),
+        sites=(replace(site, persistence=0.3, size=1.1),), mirror=MirrorView("/disk2/heart", None),
     )  # fmt: skip
     families = text_string_to_metric_families(
         exposition(snapshot, Metric(3, 90.0, 11, 28, 0, 0, 0.5, 0.75)).decode()

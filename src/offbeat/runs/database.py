@@ -4,8 +4,11 @@ A view, a trigger, a virtual table or a computed column runs whenever it is read
 likes. Offbeat makes none of them, so a database that has one is not read.
 """
 
+import os
 import re
 import sqlite3
+import stat
+from contextlib import closing
 from pathlib import Path
 
 MOST_BYTES = 2**28
@@ -16,6 +19,8 @@ _TABLE = re.compile(
 # Offbeat's own tables have no other expression.
 _ONE_ROW = "CHECK (id = 1)"
 _EXPRESSIONS = re.compile(r"\b(AS|SELECT|CHECK|DEFAULT|GENERATED|REFERENCES)\b", re.IGNORECASE)
+
+_MAGIC = bytes.fromhex("d9d505f920a163d7")  # of SQLite's rollback journals
 
 
 def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> sqlite3.Connection:
@@ -30,6 +35,8 @@ def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> s
         sqlite3.Error: It cannot be opened.
         ValueError: It has something else than plain tables.
     """
+    if not write:
+        _finish_rollback(path)
     name = str(path) if write else f"{path.resolve().as_uri()}?mode=ro"
     database = sqlite3.connect(name, uri=not write, timeout=timeout, check_same_thread=False)
     try:
@@ -41,6 +48,31 @@ def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> s
         database.close()
         raise
     return database
+
+
+def _finish_rollback(path: Path) -> None:
+    """Undo the transaction of a process that was killed in the middle of it.
+
+    SQLite undoes it for whoever may write. A database that is written in the mode WAL has no such journal. A
+    journal that may come from others is left alone if it names a further file, which SQLite would delete.
+    """
+    journal = path.with_name(f"{path.name}-journal")
+    try:
+        if not stat.S_ISREG(journal.lstat().st_mode) or _names_a_file(journal):
+            return
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as database:
+            database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
+    except (OSError, sqlite3.Error):
+        # Whoever reads it is told.
+        return
+
+
+def _names_a_file(journal: Path) -> bool:
+    """Whether a rollback journal ends with the name of a journal of several databases."""
+    with journal.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - len(_MAGIC)))
+        return size > len(_MAGIC) and file.read() == _MAGIC
 
 
 def check_schema(database: sqlite3.Connection) -> None:

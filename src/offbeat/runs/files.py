@@ -6,6 +6,7 @@ earlier versions have none, and are read without it.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,8 @@ CHECKSUM = "xxh3_64"
 ON_DEVICE = "on_device"
 """Key of the names, as JSON, of the tensors of a checkpoint's state that were not on the CPU."""
 MISMATCH = "does not match its checksum"
+PRIVATE_PART = re.compile(r"\..+\.[0-9a-f]{8}", re.ASCII)
+"""Name of a file that `write_private` has not finished."""
 _LENGTH = 8  # bytes at the start of a safetensors file: the length of its header
 
 

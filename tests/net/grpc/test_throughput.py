@@ -69,6 +69,28 @@ def test_one_at_a_time_and_one_of_a_site_in_a_while(monkeypatch: pytest.MonkeyPa
     asyncio.run(story())
 
 
+def test_a_site_that_measures_on_and_on_is_told_when_it_may_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 2**17)
+    now = 0.0
+
+    async def story() -> None:
+        nonlocal now
+        async with server() as at:
+            at.listener._throughput = module.ThroughputService(lambda: now)
+            for _ in range(12):
+                assert await measure(at.address, NORTH, LIMITS) is not None
+                now += 60.0
+            with pytest.raises(ChannelClosedError, match=r"of north 12 times in an hour.*again in 48 min"):
+                await measure(at.address, NORTH, LIMITS)
+            assert await measure(at.address, SiteCredentials(name="east"), LIMITS) is not None
+            now = 3601.0
+            assert await measure(at.address, NORTH, LIMITS) is not None
+            with pytest.raises(ChannelClosedError, match="has just done so"):
+                await measure(at.address, NORTH, LIMITS)
+
+    asyncio.run(story())
+
+
 async def flood(address: str, chunks: int) -> grpc.StatusCode:
     """Send more than a measurement may have."""
     async with aio.insecure_channel(address) as channel:

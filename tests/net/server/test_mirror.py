@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Event
+from threading import enumerate as enumerate_threads
 from unittest.mock import patch
 
 import pytest
@@ -183,6 +184,29 @@ def test_a_disk_that_does_not_answer(tmp_path: Path) -> None:
     assert recovered(tmp_path / "m") == run.states[run.coordinator.driver.engine.rows]
 
 
+def test_a_disk_that_does_not_answer_delays_the_end_for_a_while_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = served(tmp_path / "a", tmp_path / "m", seconds=0.2)
+    run.steps(5)
+    answers = Event()
+
+    def hangs(files: StateFiles, *given: object) -> None:
+        if files.directory == tmp_path / "m":
+            answers.wait()
+        abandon(files, *given)  # type: ignore[arg-type]
+
+    abandon = StateFiles.abandon
+    with patch.object(StateFiles, "abandon", hangs):
+        run.store.abandon("interrupted")
+    assert "the server ends without its mirror" in caplog.text
+    assert "its disk has not answered for 0 s" in caplog.text
+    assert [thread.daemon for thread in enumerate_threads() if thread.name == "offbeat-mirror"] == [True]
+    answers.set()
+    again(tmp_path / "a", tmp_path / "m")
+    assert recovered(tmp_path / "m") == recovered(tmp_path / "a")
+
+
 def test_a_directory_that_cannot_be_written_names_the_mirror(tmp_path: Path) -> None:
     run = served(tmp_path / "a", tmp_path / "m")
     run.steps(5)
@@ -273,7 +297,10 @@ def test_a_mirror_that_was_begun_by_a_killed_server(tmp_path: Path) -> None:
     run.steps(6)
     run.store.close()
     (tmp_path / "m").mkdir()
-    for name in ("state-0.safetensors", "run.part", "version-1.part", "lost+found", "tokens.json"):
+    whole = ("state-0.safetensors", "lost+found", "tokens.json", "updates.log")
+    part = ("run.part", "run.part-journal", "run.part-wal", "version-1.part", ".tokens.json.0a1b2c3d")
+    for name in whole + part:
         (tmp_path / "m" / name).write_bytes(b"half")
     again(tmp_path / "a", tmp_path / "m")
+    assert not {path.name for path in (tmp_path / "m").iterdir()} & set(part)
     assert recovered(tmp_path / "m") == recovered(tmp_path / "a")

@@ -1,13 +1,16 @@
 """How fast bytes go to a server and back: a method beside the run's, for `offbeat check`.
 
 A site with a credential sends some megabytes, hears that they have come, and gets as many. The server takes
-one such call at a time, and one of a site in a while, so a run goes on beside it.
+one such call at a time, and few of a site in an hour, so a run goes on beside it.
 """
 
 import asyncio
 import os
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from time import monotonic
 
 import grpc
@@ -29,26 +32,28 @@ MOST_SECONDS = 3.0
 """Seconds in which bytes are sent in one direction, at most."""
 _CHUNK = 2**16
 _PAUSE = 10.0
-"""Seconds between two measurements of one site."""
+"""Seconds between the end of a site's measurement and its next one."""
+_AN_HOUR = 12
+"""Measurements of one site in an hour, at most: they keep others from theirs for 4 minutes of it."""
+_MOST_SITES = 10_000
+"""Sites whose measurements are remembered. A server that asks for no proof meets any number of names."""
 _DEADLINE = 20.0
 _BUSY = "the server measures the throughput of a site at this moment, or has just done so: try again in 10 s"
+_OFTEN = "the server has measured the throughput of {} {} times in an hour, the most: try again in {} min"
 
 
 class ThroughputService:
     """Serves measurements, one at a time."""
 
-    def __init__(self) -> None:
-        self._busy = False
-        self._begun: dict[str, float] = {}
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock, self._busy = clock, False
+        self._ended: dict[str, deque[float]] = {}
 
     async def serve(self, context: Context, site: str) -> CloseReason:
         """Serve a call of a site that has shown its credential; returns how it has ended."""
-        now = monotonic()
-        if self._busy or now - self._begun.get(site, -_PAUSE) < _PAUSE:
-            return CloseReason(_BUSY, "site")
-        # A server that asks for no proof meets any number of names.
-        recent = {other: begun for other, begun in self._begun.items() if now - begun < _PAUSE}
-        self._busy, self._begun = True, {**recent, site: now}
+        if (refusal := self._refusal(site)) is not None:
+            return CloseReason(refusal, "site")
+        self._busy = True
         try:
             async with asyncio.timeout(_DEADLINE):
                 return await self._exchange(context)
@@ -56,6 +61,21 @@ class ThroughputService:
             return CloseReason(f"the measurement has taken longer than {_DEADLINE:g} s", "slow")
         finally:
             self._busy = False
+            # The site that was measured last is remembered longest.
+            self._ended[site] = ended = self._ended.pop(site, deque(maxlen=_AN_HOUR))
+            ended.append(self._clock())
+            if len(self._ended) > _MOST_SITES:
+                del self._ended[next(iter(self._ended))]
+
+    def _refusal(self, site: str) -> str | None:
+        """Why a site is not measured now; None means that it is."""
+        ended = self._ended.get(site, deque())
+        now = self._clock()
+        if self._busy or (ended and now - ended[-1] < _PAUSE):
+            return _BUSY
+        if len(ended) == _AN_HOUR and (left := 3600 - (now - ended[0])) > 0:
+            return _OFTEN.format(site, _AN_HOUR, ceil(left / 60))
+        return None
 
     async def _exchange(self, context: Context) -> CloseReason:
         await context.send_initial_metadata((*ADMITTED, *METADATA))

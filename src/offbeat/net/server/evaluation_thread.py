@@ -27,7 +27,8 @@ class EvaluationThread:
 
     def request(self, evaluation: Evaluation) -> None:
         """Evaluate this version, in place of an older one that still waits."""
-        self._waiting = evaluation
+        # A version that nobody evaluates is not held.
+        self._waiting = None if self._evaluate is None else evaluation
         self._start()
 
     def collect(self) -> Measurements:

@@ -9,7 +9,7 @@ import logging
 import os
 import sqlite3
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, suppress
 from filecmp import cmp
@@ -22,9 +22,10 @@ from offbeat.core.release import Release
 from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server.state_files import MIRROR_OF, StateFiles
 from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
+from offbeat.net.threads import DaemonThread
 from offbeat.runs.damage import reading
 from offbeat.runs.database import open_database
-from offbeat.runs.files import make_directory, sync_directory, write_private
+from offbeat.runs.files import PRIVATE_PART, make_directory, sync_directory, write_private
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import make_file
 from offbeat.runs.record import RunRecord, holds_run, read_run
@@ -41,6 +42,8 @@ SLOWEST = 10e6
 """Bytes a second that a disk for a mirror writes at least."""
 _OTHERS = ("tokens.json", "dashboard-token", "mlflow-run-id", "wandb-run-id", "tls")
 """Files, and a folder of them, that no commit changes."""
+_PART = "run.part"
+"""The database of a new mirror, until it is whole."""
 _OF_A_DISK = "lost+found"
 Act = Callable[[StateFiles], None]
 T = TypeVar("T")
@@ -103,7 +106,7 @@ class DirectoryMirror:
         # The mirror that has all so far. None means that it is behind.
         self._files: StateFiles | None = None
         self._problem: str | None = "it is not there yet"
-        self._thread = ThreadPoolExecutor(1, "offbeat-mirror")
+        self._thread = DaemonThread("offbeat-mirror")
         self._begun: Future[StateFiles] | None = None
         self._told = False
         self._seen: dict[str, tuple[int, ...]] = {}
@@ -169,11 +172,14 @@ class DirectoryMirror:
         return wait
 
     def end(self, act: Act) -> None:
-        """Write for the last time, and close."""
-        whole = self._files is not None
+        """Write for the last time, and close. A disk that does not answer delays it by `seconds` at most."""
+        whole, self._told = self._files is not None, True
         with suppress(RunError):
             self.write(act)()
-        self._thread.shutdown(wait=whole, cancel_futures=True)
+        self._thread.end()
+        if whole and self._files is None:
+            lacks = "the server ends without its mirror %s, which lacks what was written last (%s)"
+            log.error(lacks, self.directory, self._problem)
         self._files = None
 
     def _result(self, future: "Future[T]", seconds: float) -> T | None:
@@ -267,12 +273,31 @@ def check_mirror(directory: Path, mirror: Path) -> None:
 def _check_empty(mirror: Path) -> None:
     """Check that a mirror without a run has nothing but what a server left that was killed in the middle."""
     found = [path.name for path in mirror.iterdir()] if mirror.is_dir() else []
-    mine = (*_OTHERS, LOCK, BEST, _OF_A_DISK)
-    other = [n for n in found if n not in mine and not n.endswith((".safetensors", ".part")) and n[0] != "."]
+    other = [name for name in found if not (_is_of_a_mirror(name) or _is_unfinished(name))]
     if other:
         raise UsageError(
             f"{mirror} is not allowed as a mirror: it has {other[0]}, and no run. Give an empty directory"
         )
+
+
+def _is_of_a_mirror(name: str) -> bool:
+    """Whether a name is that of a file which is copied before the database, or none of Offbeat's."""
+    mine = (*_OTHERS, LOCK, BEST, UPDATES, _OF_A_DISK)
+    return name in mine or name.endswith(".safetensors") or name.startswith(".")
+
+
+def _is_unfinished(name: str) -> bool:
+    """Whether a name is that of a file which was being written, or of SQLite's own beside one."""
+    private = PRIVATE_PART.fullmatch(name) is not None
+    return private or name.endswith(".part") or name.startswith(f"{_PART}-")
+
+
+def _clear(mirror: Path) -> None:
+    """Delete what a server has left that was killed in the middle."""
+    for place in (mirror, mirror / "tls"):
+        for path in place.glob("*"):
+            if _is_unfinished(path.name) and (path.is_file() or path.is_symlink()):
+                path.unlink()
 
 
 def _read(mirror: Path) -> RunRecord:
@@ -317,6 +342,7 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
     make_directory(mirror)
     held = lock(mirror)
     try:
+        _clear(mirror)
         record = read_run(directory)
         checkpoint = record.checkpoint()
         names = [] if checkpoint is None else [*named_files(checkpoint)]
@@ -326,10 +352,8 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
             if not ((mirror / name).is_file() and cmp(directory / name, mirror / name, shallow=False)):
                 _copy_file(directory / name, mirror / name)
         path = mirror / DATABASE
-        target = path if path.exists() else mirror / "run.part"
+        target = path if path.exists() else mirror / _PART
         with reading(directory / DATABASE), closing(open_database(directory / DATABASE)) as source:
-            if target != path:
-                target.unlink(missing_ok=True)
             make_file(target)
             with closing(sqlite3.connect(target)) as copy:
                 source.backup(copy)
@@ -344,7 +368,6 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
 def _copy_file(source: Path, target: Path) -> None:
     """Copy a file of tensors as a whole, durably."""
     part = target.with_suffix(".part")
-    part.unlink(missing_ok=True)
     make_file(part)
     copyfile(source, part)
     with part.open("rb") as file:
