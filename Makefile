@@ -96,7 +96,7 @@ test-ray: .venv-ray/installed
 .venv-oldest/installed: pyproject.toml .venv-release/installed
 	.venv-release/bin/uv venv --quiet --clear --python $(PYTHON) .venv-oldest
 	.venv-release/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct \
-		-e ".[digits,net,secure,flower,test]" -e ./papers
+		-e ".[digits,net,nifti,pandas,secure,flower,test]" -e ./papers
 	@touch $@
 
 OLDEST := tests/core tests/algorithms tests/local tests/models tests/metrics tests/data tests/world tests/sim tests/recipes \
