@@ -14,7 +14,7 @@ env: .venv/installed
 		{ echo "Offbeat needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-		-e ".[digits,net,flower,papers,dev,docs]" -e ./papers
+		-e ".[digits,net,flower,dev,docs]" -e ./papers
 	@touch $@
 
 demo: env
@@ -119,9 +119,9 @@ WRITE ?=
 release-notes: .venv-release/installed
 	@.venv-release/bin/python scripts/release_notes.py $(VERSION) $(WRITE)
 
-# The wheels, to copy to machines without a checkout.
+# The wheels, to copy to machines without a checkout, and their bill of materials.
 dist: env
-	$(BIN)/python scripts/check_wheel.py --keep dist
+	$(BIN)/python scripts/check_wheel.py --extra net --keep dist
 
 # The documentation of a version, as a commit on the branch gh-pages of this clone; nothing is pushed.
 ALIAS ?= dev
