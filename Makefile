@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # make test-gpu: the tests that need a CUDA GPU.
-.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-oldest check-wheel check-deploy dist \
+.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-hf test-oldest check-wheel check-deploy dist \
 	release-check release-notes docs-version lint docs timelines env clean
 
 env: .venv/installed
@@ -84,6 +84,15 @@ test-gpu: env
 test-ray: .venv-ray/installed
 	.venv-ray/bin/pytest tests/sim/executors/test_ray.py tests/sim/executors/test_ray_options.py
 
+# So has what the extra hf brings: the tutorial on LoRA runs here, and elsewhere where the extra is installed.
+.venv-hf/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-hf
+	.venv-hf/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[digits,test,hf]"
+	@touch $@
+
+test-hf: .venv-hf/installed
+	.venv-hf/bin/pytest -n 0 tests/examples_run/test_tutorials.py -k lora
+
 # The tools of a release have an environment of their own: nothing of Offbeat is in it.
 .venv-release/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-release
@@ -144,4 +153,4 @@ check-deploy: env
 	deploy/try/helm.sh
 
 clean:
-	rm -rf .venv .venv-ray .venv-release .venv-oldest site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info
+	rm -rf .venv .venv-ray .venv-hf .venv-release .venv-oldest site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info

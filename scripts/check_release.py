@@ -444,7 +444,7 @@ CHECKS: dict[str, Callable[[Release], str]] = {
 def remaining(release: Release) -> Iterable[str]:
     """What only a maintainer can do."""
     installation = runpy.run_path(str(ROOT / "src" / "offbeat" / "core" / "installation.py"))
-    yield "make check test test-thorough test-bits test-ray check-deploy on this commit"
+    yield "make check test test-thorough test-bits test-ray test-hf check-deploy on this commit"
     if release.repository == EXAMPLE:
         yield "name the repository: make release-check REPOSITORY=https://HOST/OWNER/NAME"
     if not installation["ON_INDEX"]:
