@@ -130,7 +130,7 @@ def test_archives_are_unpacked_once(web, no_checksums, tmp_path, name, kind, ins
     ids=[
         "no archive",
         "another folder",
-    ],  # an archive has the time in it, and all workers need the same names
+    ],  # an archive's bytes have the time in them
 )
 def test_archives_that_are_not_what_they_should_be(web, no_checksums, tmp_path, content, message):
     web.answer = lambda url: Response(content)
