@@ -29,7 +29,7 @@ def write_notebook(page: Path, path: Path) -> None:
 
 
 def notebook(text: str, picture: bytes | None = None) -> dict[str, Any]:
-    """The notebook of a tutorial's text, in nbformat 4.5, with a PNG as the output of the cell that shows one."""
+    """The notebook of a tutorial's text, in nbformat 4.5, with a PNG below the cell that shows one."""
     text = PICTURE.sub(lambda found: SHOW.format(found[1]), text)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     cells = [{"id": f"cell-{number}", **cell} for number, cell in enumerate(_cells(text))]
