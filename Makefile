@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # make test-gpu: the tests that need a CUDA GPU.
-.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-oldest check-wheel check-deploy dist \
+.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-hf test-oldest check-wheel check-deploy dist \
 	release-check release-notes docs-version lint docs timelines env clean
 
 env: .venv/installed
@@ -14,7 +14,7 @@ env: .venv/installed
 		{ echo "Offbeat needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-		-e ".[digits,net,flower,papers,dev,docs]" -e ./papers
+		-e ".[digits,net,flower,dev,docs]" -e ./papers
 	@touch $@
 
 demo: env
@@ -84,6 +84,15 @@ test-gpu: env
 test-ray: .venv-ray/installed
 	.venv-ray/bin/pytest tests/sim/executors/test_ray.py tests/sim/executors/test_ray_options.py
 
+# So has what the extra hf brings: the tutorial on LoRA runs here, and elsewhere where the extra is installed.
+.venv-hf/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-hf
+	.venv-hf/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[digits,test,hf]"
+	@touch $@
+
+test-hf: .venv-hf/installed
+	.venv-hf/bin/pytest -n 0 tests/examples_run/test_tutorials.py -k lora
+
 # The tools of a release have an environment of their own: nothing of Offbeat is in it.
 .venv-release/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-release
@@ -96,7 +105,7 @@ test-ray: .venv-ray/installed
 .venv-oldest/installed: pyproject.toml .venv-release/installed
 	.venv-release/bin/uv venv --quiet --clear --python $(PYTHON) .venv-oldest
 	.venv-release/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct \
-		-e ".[digits,net,secure,flower,test]" -e ./papers
+		-e ".[digits,net,nifti,pandas,secure,flower,test]" -e ./papers
 	@touch $@
 
 OLDEST := tests/core tests/algorithms tests/local tests/models tests/metrics tests/data tests/world tests/sim tests/recipes \
@@ -119,9 +128,9 @@ WRITE ?=
 release-notes: .venv-release/installed
 	@.venv-release/bin/python scripts/release_notes.py $(VERSION) $(WRITE)
 
-# The wheels, to copy to machines without a checkout.
+# The wheels, to copy to machines without a checkout, and their bill of materials.
 dist: env
-	$(BIN)/python scripts/check_wheel.py --keep dist
+	$(BIN)/python scripts/check_wheel.py --extra net --keep dist
 
 # The documentation of a version, as a commit on the branch gh-pages of this clone; nothing is pushed.
 ALIAS ?= dev
@@ -144,4 +153,4 @@ check-deploy: env
 	deploy/try/helm.sh
 
 clean:
-	rm -rf .venv .venv-ray .venv-release .venv-oldest site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info
+	rm -rf .venv .venv-ray .venv-hf .venv-release .venv-oldest site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info

@@ -1,12 +1,13 @@
 """A tutorial as a Jupyter notebook: the page is the only source of both.
 
 The Python of the page becomes cells with the printed outputs, the text between becomes Markdown. A relative
-link leads nowhere outside the site, so only its text stays. The page's picture is replaced by a cell that
-shows the reader's own.
+link leads nowhere outside the site, so only its text stays. The page's picture is the output of a cell
+that shows the reader's own.
 """
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,19 @@ COMMENT = re.compile(r"^<!-- .*? -->\n\n?", re.MULTILINE)
 def write_notebook(page: Path, path: Path) -> None:
     """Write the notebook of a tutorial."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(notebook(page.read_text("utf-8")), indent=1) + "\n", encoding="utf-8")
+    picture = page.parents[1] / "images" / f"tutorial_{page.stem}.png"
+    made = notebook(page.read_text("utf-8"), picture.read_bytes())
+    path.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
 
 
-def notebook(text: str) -> dict[str, Any]:
-    """The notebook of a tutorial's text, in nbformat 4.5."""
+def notebook(text: str, picture: bytes | None = None) -> dict[str, Any]:
+    """The notebook of a tutorial's text, in nbformat 4.5, with a PNG below the cell that shows one."""
     text = PICTURE.sub(lambda found: SHOW.format(found[1]), text)
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
     cells = [{"id": f"cell-{number}", **cell} for number, cell in enumerate(_cells(text))]
+    for cell in cells:
+        if picture is not None and "".join(cell["source"]).startswith("from IPython.display import Image"):
+            cell["outputs"] = [_shown(picture, cell["execution_count"])]
     metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
     return {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
 
@@ -54,6 +60,11 @@ def _markdown(text: str) -> Iterator[dict[str, Any]]:
 
 def _outputs(printed: str) -> list[dict[str, Any]]:
     return [{"output_type": "stream", "name": "stdout", "text": _lines(printed)}] if printed else []
+
+
+def _shown(picture: bytes, count: int) -> dict[str, Any]:
+    data = {"image/png": b64encode(picture).decode()}
+    return {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": count}
 
 
 def _lines(text: str) -> list[str]:

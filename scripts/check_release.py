@@ -28,6 +28,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+import bill_of_materials
 import check_wheel
 import index_metadata
 import release_notes
@@ -315,13 +316,27 @@ def fresh(release: Release) -> str:
 
 def sbom(release: Release) -> str:
     """A bill of materials: what the wheel's environment has, with versions and licences."""
-    path = release.dist / f"offbeat-{release.version}.cdx.json"
-    tool(
-        "cyclonedx_py", "environment", "--pyproject", ROOT / "pyproject.toml", "--output-reproducible",
-        "--of", "JSON", "-o", path, release.python,
-    )  # fmt: skip
+    path = bill_of_materials.write_bill(release.python, release.dist)
+    if wrong := bill_of_materials.problems(path, release.python):
+        raise FailedError("\n".join(wrong))
     made = json.loads(path.read_text("utf-8"))
-    return f"CycloneDX {made['specVersion']}, {len(made['components'])} components; in {path.name}"
+    return f"CycloneDX {made['specVersion']}, valid, {len(made['components'])} components; in {path.name}"
+
+
+def extras(release: Release) -> str:
+    """Each extra can be installed: an index has a version of all that it names."""
+    declared = re.findall(r"^Provides-Extra: (.+)$", _metadata(release.wheels["offbeat"]), re.MULTILINE)
+    uv = (sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--python", release.python)
+    for extra in declared:
+        wanted = release.work / f"{extra}.in"
+        wanted.write_text(f"offbeat[{extra}] @ {release.wheels['offbeat'].as_uri()}\n", encoding="utf-8")
+        done = subprocess.run((*uv, wanted), capture_output=True, text=True, check=False)
+        if done.returncode:
+            reason = " ".join(done.stderr.split())[-400:]
+            if re.search(r"error sending request|Failed to fetch|[Nn]etwork connectivity", done.stderr):
+                raise NotDoneError(f"no index answers: {reason}")
+            raise FailedError(f"the extra {extra}: {reason}")
+    return f"an index has all that the {len(declared)} extras name"
 
 
 def licences(release: Release) -> str:
@@ -357,8 +372,10 @@ def audit(release: Release) -> str:
         raise FailedError("; ".join(wrong))
     looked_up = len(packages) - len(skipped)
     if not looked_up:
-        reasons = sorted({package["skip_reason"] for package in packages})
-        raise NotDoneError(f"pip-audit looked up none of {len(packages)} packages: {reasons[0][:120]}")
+        raise NotDoneError(
+            f"the index here knows no vulnerabilities: pip-audit could look up none of {len(packages)} "
+            "packages; make the check where pypi.org or osv.dev answers"
+        )
     return f"{looked_up} packages without a known vulnerability; not looked up: {', '.join(skipped)}"
 
 
@@ -419,14 +436,15 @@ def _python(version: str) -> str | None:
 CHECKS: dict[str, Callable[[Release], str]] = {
     "versions": versions, "citation": citation, "notes": notes, "commits": commits, "workflows": workflows,
     "builds": builds, "metadata": metadata, "contents": contents, "readme": readme, "fresh": fresh,
-    "sbom": sbom, "licences": licences, "audit": audit, "pythons": pythons, "oldest": oldest,
+    "extras": extras, "sbom": sbom, "licences": licences, "audit": audit, "pythons": pythons,
+    "oldest": oldest,
 }  # fmt: skip
 
 
 def remaining(release: Release) -> Iterable[str]:
     """What only a maintainer can do."""
     installation = runpy.run_path(str(ROOT / "src" / "offbeat" / "core" / "installation.py"))
-    yield "make check test test-thorough test-bits test-ray check-deploy on this commit"
+    yield "make check test test-thorough test-bits test-ray test-hf check-deploy on this commit"
     if release.repository == EXAMPLE:
         yield "name the repository: make release-check REPOSITORY=https://HOST/OWNER/NAME"
     if not installation["ON_INDEX"]:

@@ -23,6 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"offbeat": ROOT, "offbeat_papers": ROOT / "papers"}
 """The packages, each with the folder of its distribution."""
+BILL = ROOT / "scripts" / "bill_of_materials.py"
 OWN_ENVIRONMENT = ("ray", "flower")
 TRIES = {
     "digits": "import offbeat; offbeat.load('digits')",
@@ -129,7 +130,9 @@ def main() -> None:
     parser.add_argument(
         "--extra", choices=TRIES, default="digits", help="the extra to install besides digits"
     )
-    parser.add_argument("--keep", type=Path, help="copy the sdists and the wheels to this folder")
+    parser.add_argument(
+        "--keep", type=Path, help="copy the sdists and the wheels to this folder, with their bill"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="offbeat-wheel-") as folder:
         work = Path(folder)
@@ -148,6 +151,8 @@ def main() -> None:
         use_papers(programs, empty)
         if options.keep is not None:
             shutil.copytree(work / "dist", options.keep, dirs_exist_ok=True)
+            install(builder, builder, work, "cyclonedx-bom")
+            print(call(builder / "python", BILL, programs / "python", options.keep.absolute(), cwd=work))
     names = " and ".join(wheel.name for wheel in wheels.values())
     print(f"{names} with the extra {options.extra} work outside the checkout")
 

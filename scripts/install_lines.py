@@ -23,7 +23,7 @@ _WHERE = "   # in a checkout"
 _QUOTE = r"""\\?["']?"""
 _COMMAND = re.compile(
     rf"(?P<pip>pip\s+install\s+)(?:"
-    rf"(?P<papers>-e \. -e \./papers\b(?!\[)|{_QUOTE}offbeat\[papers\]{_QUOTE})"
+    rf"(?P<papers>-e \. -e \./papers\b(?!\[)|{_QUOTE}offbeat-papers(?![\w\[-]){_QUOTE})"
     rf"|(?:-e )?{_QUOTE}(?:\./papers|offbeat-papers)\[(?P<extra>[\w,]+)\]{_QUOTE}"
     rf"|(?:-e )?{_QUOTE}(?:\.|offbeat)(?![\w./-])(?:\[(?P<extras>[\w,]+)\])?{_QUOTE})"
 )

@@ -10,7 +10,7 @@ from offbeat.core.installation import install_command, install_hint, papers_inst
     [
         ((), "pip install -e .", 'pip install "offbeat"'),
         (("net", "secure"), 'pip install -e ".[net,secure]"', 'pip install "offbeat[net,secure]"'),
-        (("papers",), "pip install -e . -e ./papers", 'pip install "offbeat[papers]"'),
+        (("papers",), "pip install -e . -e ./papers", "pip install offbeat-papers"),
     ],
 )
 def test_a_command_names_no_index_where_none_has_offbeat(

@@ -127,6 +127,10 @@ def test_archives_are_unpacked_once(web, no_checksums, tmp_path, name, kind, ins
 @pytest.mark.parametrize(
     ("content", "message"),
     [(b"no archive", "could not be fetched"), (archive("tar", "other"), "it has no cifar-10-batches-bin")],
+    ids=[
+        "no archive",
+        "another folder",
+    ],  # an archive's bytes have the time in them
 )
 def test_archives_that_are_not_what_they_should_be(web, no_checksums, tmp_path, content, message):
     web.answer = lambda url: Response(content)

@@ -21,13 +21,14 @@ def test_the_citation_has_the_version_of_the_package() -> None:
     assert citation["license"] == project["license"]
 
 
-def test_the_papers_have_the_version_of_the_package_and_each_pins_the_other() -> None:
+def test_the_papers_have_the_version_of_the_package_and_pin_it() -> None:
     package, papers = (
         tomllib.loads(read(f"{folder}/pyproject.toml"))["project"] for folder in (".", "papers")
     )
     version = package["version"]
     assert papers["version"] == version
-    assert package["optional-dependencies"]["papers"] == [f"offbeat-papers=={version}"]
+    extras = package["optional-dependencies"].values()
+    assert not [each for extra in extras for each in extra if "papers" in each], "an index may lack it"
     assert [each for each in papers["dependencies"] if "offbeat" in each] == [f"offbeat[digits]=={version}"]
     assert papers["license"] == package["license"]
     assert read("papers/LICENSE") == read("LICENSE")

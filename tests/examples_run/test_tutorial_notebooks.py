@@ -30,6 +30,7 @@ def test_a_notebook_is_valid_and_has_the_code_and_the_outputs_of_its_page(page: 
     blocks = tutorials.BLOCK.findall(page.read_text("utf-8"))
     shows = [cell for cell in code if "".join(cell["source"]).startswith("from IPython.display import Image")]
     assert len(shows) == 1
+    assert list(shows[0]["outputs"][0]["data"]) == ["image/png"]
     rest = [cell for cell in code if cell not in shows]
     assert ["".join(cell["source"]) + "\n" for cell in rest] == [block for block, _ in blocks]
     assert ["".join("".join(each["text"]) for each in cell["outputs"]) for cell in rest] == [

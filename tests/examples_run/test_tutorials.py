@@ -16,6 +16,7 @@ ABOUT = 0.25
 tutorials = load_script(DOCS / "tutorials.py", "docs_tutorials")
 MEASURED = "<!-- measured: real time -->"
 """Mark of a page whose numbers are those of real processes: only its words are compared."""
+# `make test-hf` runs the tutorial on LoRA: the extra hf is in no other environment.
 NEEDS = {"lora": ("peft",), "three-machines": ("grpc",), "replay-a-run": ("grpc", "sklearn")}
 PROCESSES = {"three-machines", "replay-a-run"}
 """Tutorials that start processes, each of which imports PyTorch."""

@@ -94,6 +94,7 @@ def test_clients_trained_together() -> None:
 
 
 def test_private_examples() -> None:
+    pytest.importorskip("opacus")
     found = [
         learner.train(learner.initial(0), LocalTask(0, 0, 0, 3, 0), Plain()).delta
         for learner in learners(sgd(weight_decay=0.1), examples=ExamplesPrivacy(delta=1e-3))

@@ -47,7 +47,7 @@ def test_the_source_has_no_command_of_its_own() -> None:
 
 def test_commands_are_found_in_blocks_in_sentences_and_across_lines() -> None:
     text = (
-        "```sh\npip install '.[net,digits]'\n$ pip install 'offbeat[papers]'\n```\n"
+        "```sh\npip install '.[net,digits]'\n$ pip install offbeat-papers\n```\n"
         "It needs `pip\ninstall \"offbeat[hf]\"`, or `pip install 'offbeat-papers[parquet]'`.\n"
         "pip install torch\n`pip install ./offbeat-0.1.0.whl` and `pip install offbeats`\n"
     )
@@ -57,6 +57,4 @@ def test_commands_are_found_in_blocks_in_sentences_and_across_lines() -> None:
         'It needs `pip\ninstall -e ".[hf]"`, or `pip install -e "./papers[parquet]"`.\n'
         "pip install torch\n`pip install ./offbeat-0.1.0.whl` and `pip install offbeats`\n"
     )
-    assert 'pip install "offbeat[net,digits]"\n$ pip install "offbeat[papers]"\n```' in with_commands(
-        text, True
-    )
+    assert 'pip install "offbeat[net,digits]"\n$ pip install offbeat-papers\n```' in with_commands(text, True)

@@ -31,7 +31,9 @@ _COLOURS = {
     Verdict.HELD: "#1a7f37", Verdict.NOT_HELD: "#cf222e", Verdict.NO_DIFFERENCE: "#0969da",
 }  # fmt: skip
 _LARGEST = log(30)
-_LABEL_WIDTH = 76
+_LABEL_WIDTH = 48
+_LINE = 0.17
+"""Height of a line of a claim's name in inches."""
 _TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 40)
 # The two parts of a paper's `gain`.
 _GAIN, _ROWS = "**What its gain consists of.**", "**What the rows show.**"
@@ -235,17 +237,25 @@ def _forest(found: Findings) -> Figure:
         (claim, claim.last.effect) for claim in found.costs
         if claim.verdict in _DECIDED and claim.last is not None and claim.last.effect is not None
     ]  # fmt: skip
-    decided.sort(key=lambda each: each[1].mean)
-    figure = blank_figure(8.5, 0.6 + 0.24 * len(decided))
+    decided.sort(key=lambda each: -each[1].mean)
+    # A claim's words stand above its interval: the figure is then narrow enough to be read on a phone.
+    names = [_named(claim) for claim, _ in decided]
+    heights = [name.count("\n") + 2 for name in names]
+    figure = blank_figure(4.1, 0.6 + _LINE * sum(heights))
     ax = figure.subplots()
-    style_axes(ax)
-    for y, (claim, effect) in enumerate(decided):
+    style_axes(ax, grid="x")
+    beside = ax.get_yaxis_transform()  # x from 0 to 1 over the axes, y in lines
+    for name, y, (claim, effect) in zip(names, np.cumsum(heights) - 0.5, decided, strict=True):
         low, high = (exp(max(-_LARGEST, min(_LARGEST, each))) for each in effect.interval(CONFIDENCE))
         ax.plot([low, high], [y, y], color=_COLOURS[claim.verdict], linewidth=1.5)
-        ax.plot([exp(effect.mean)], [y], "o", color=_COLOURS[claim.verdict], markersize=4)
+        ax.plot([exp(effect.mean)], [y], "o", color=_COLOURS[claim.verdict], markersize=5)
+        ax.text(
+            0.02, y - 0.4, name, transform=beside, fontsize=9, va="bottom", linespacing=1.1,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )  # fmt: skip
     ax.axvline(1, color=MUTED, linewidth=0.8, linestyle="--")
-    ax.set_yticks(range(len(decided)), [_named(claim) for claim, _ in decided], fontsize=6)
-    ax.set_ylim(-1, len(decided))
+    ax.set_yticks([])
+    ax.set_ylim(sum(heights) + 0.5, 0)
     ax.set(xscale="log", xlabel="times as long the other takes")
     _ratios(ax.xaxis)
     return figure
@@ -254,7 +264,7 @@ def _forest(found: Findings) -> Figure:
 def _named(claim: JudgedClaim) -> str:
     rows = claim.measured.rows
     says = f"{rows.full_name} #{list(rows.item.claims).index(claim.claim) + 1}: {claim.claim.says}"
-    return fill(says, _LABEL_WIDTH)
+    return fill(says, _LABEL_WIDTH, break_on_hyphens=False)
 
 
 def _power(found: Findings) -> Figure:

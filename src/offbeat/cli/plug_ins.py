@@ -18,7 +18,7 @@ from offbeat.core.installation import install_hint
 GROUP = "offbeat.commands"
 """The group of the entry points."""
 EXTRAS = {"reproduce": "papers"}
-"""By a command's name the extra of Offbeat that has it."""
+"""By a command's name what `install_hint` calls the distribution that has it."""
 
 
 class Commands(TyperGroup):

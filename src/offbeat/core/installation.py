@@ -13,11 +13,12 @@ def install_command(*extras: str, on_index: bool = ON_INDEX) -> str:
     """The command that installs Offbeat.
 
     Args:
-        extras: Extras of Offbeat, such as "net". "papers" alone stands for the distribution of the papers.
+        extras: Extras of Offbeat, such as "net". "papers" alone stands for the distribution of the papers,
+            which requires Offbeat of its own version.
         on_index: Whether the distributions come from a package index. False means from a checkout.
     """
     if extras == ("papers",):
-        return 'pip install "offbeat[papers]"' if on_index else "pip install -e . -e ./papers"
+        return "pip install offbeat-papers" if on_index else "pip install -e . -e ./papers"
     named = f"[{','.join(extras)}]" if extras else ""
     if on_index:
         return f'pip install "offbeat{named}"'

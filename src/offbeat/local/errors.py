@@ -34,6 +34,7 @@ _HINTS = (
         "tensor; of a Hugging Face dataset name the targets by label",
     ),
     ("", "dtype to be Long or Byte", "convert the labels to int64, with .long()"),
+    ("", "scalar type Long but found Int", "convert the labels to int64, with .long()"),  # PyTorch 2.6
     ("", "input should be between 0 and 1", "end the module in a sigmoid, or give nn.BCEWithLogitsLoss()"),
     *(
         ("", said, "labels are 0 to C − 1 for a module with C scores: renumber them, or give it more scores")

@@ -77,10 +77,10 @@ class FlatModule:
         self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)
         self._flat_views = self.floats(self._flat)
         self.module.train()
-        self._scratch = [
-            (b, b.clone()) for n, b in found.buffers.items() if n not in found.persistent and n not in own
-        ]
-        self._scratch += [(tensor, tensor.clone()) for tensor in self.personal.values()]
+        scratch = [b for n, b in found.buffers.items() if n not in found.persistent and n not in own]
+        # PyTorch 2.6 may refuse to copy a nested tensor's clone back to it: the shapes count as different.
+        plain = [tensor.values() if tensor.is_nested else tensor for tensor in scratch]
+        self._scratch = [(tensor, tensor.clone()) for tensor in (*plain, *self.personal.values())]
         kept = {id(tensors[e.name]): e for e in self.layout.entries}
         self._places = [
             (part, name, tensor, kept.get(id(tensor)))
