@@ -47,7 +47,7 @@ SERVER = """
 import offbeat as ob
 from flwr.serverapp import ServerApp
 from offbeat.flower import serve
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import ServerOptions, server_learner
 
 app = ServerApp()

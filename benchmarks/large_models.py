@@ -40,7 +40,7 @@ def serve_run(state: Path, kind: str, values: int, clients: int) -> None:
 
 async def _serve_run(state: Path, kind: str, values: int, clients: int) -> None:
     import offbeat as ob
-    from offbeat.models.registry import LogisticSpec
+    from offbeat.models.specs import LogisticSpec
     from offbeat.net import ServerOptions, serve, server_learner
 
     algorithm = ob.fedasync(steps=1) if kind == "fedasync" else ob.fedbuff(steps=1, size=clients)

@@ -46,7 +46,7 @@ def experiment() -> Any:
 def opened(directory: Path) -> Any:
     """The run in its state directory."""
     from offbeat.net.server.open_run import open_run
-    from offbeat.net.server.options import ServerOptions
+    from offbeat.net.server.server_options import ServerOptions
 
     return open_run(experiment(), directory, ServerOptions(clients=SITES, lease=1e9, task_timeout=None), 1e9)
 
@@ -107,7 +107,7 @@ def measure(directory: Path) -> None:
 
     prepared = experiment()
     from offbeat.net.server.open_run import open_run
-    from offbeat.net.server.options import ServerOptions
+    from offbeat.net.server.server_options import ServerOptions
 
     began, used = time.perf_counter(), time.process_time()
     options = ServerOptions(clients=SITES, lease=1e9, task_timeout=None)

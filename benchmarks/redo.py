@@ -29,8 +29,8 @@ from offbeat.net.run_spec import read_run_spec
 from offbeat.net.secure.release_seeds import FreshSeeds, ReleaseSeed, ReleaseSum
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.server_learner import server_learner
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.runs.record import RunRecord
 
 

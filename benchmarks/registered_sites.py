@@ -21,7 +21,7 @@ from offbeat.experiment import Experiment
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 
 PARAMETERS = 1000
 TIMES = 5

@@ -68,7 +68,7 @@ def serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
 
 async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
     import offbeat as ob
-    from offbeat.models.registry import LogisticSpec
+    from offbeat.models.specs import LogisticSpec
     from offbeat.net import ServerOptions, serve, server_learner
     from offbeat.net.server.durable_store import DurableStore
 

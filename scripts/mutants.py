@@ -479,14 +479,14 @@ MUTANTS = [
         "δ is below 1 / number of clients",
     ),
     Mutant(
-        "core/privacy/options.py",
+        "core/privacy/privacy_options.py",
         "return -(-samples // unit) * unit",
         "return samples // unit * unit",
         "tests/sim/test_privacy.py",
         "numbers of samples are rounded up",
     ),
     Mutant(
-        "core/privacy/options.py",
+        "core/privacy/privacy_options.py",
         "needed = self.colluding_clients + 2",
         "needed = self.colluding_clients + 1",
         "tests/algorithms/privacy/test_privacy_refusals.py",

@@ -29,7 +29,7 @@ from torch import Tensor
 
 import offbeat as ob
 from offbeat.data.dataset import Dataset
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join, serve, server_learner
 from offbeat.net.messages import UpdateAck, UpdateSubmission
 from offbeat.net.server.service import Service

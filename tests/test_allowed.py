@@ -144,7 +144,7 @@ def test_what_cannot_be_marked_is_not_exposed() -> None:
 
 
 def test_a_model_is_made_of_what_is_allowed_only() -> None:
-    from offbeat.models.registry import ModelMaker, NamedModel
+    from offbeat.models.specs import ModelMaker, NamedModel
 
     with pytest.raises(NotAllowedError):
         ModelMaker(NamedModel("a_ward:make"))()

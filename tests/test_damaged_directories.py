@@ -28,7 +28,7 @@ from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.secure.helping import HELPER_FILE
 from offbeat.net.server.open_run import open_run
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.service import OpenRun
 from offbeat.recipes.build import make_algorithm, make_learner, make_server_learner, run_recipe
 from offbeat.recipes.load import document_of, load_recipe

@@ -41,7 +41,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 
 FIELDS = (
     "algorithm", "sites", "attackers", "speed", "attack", "begins", "seed", "updates", "refused", "skipped",

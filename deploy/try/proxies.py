@@ -27,7 +27,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.core.errors import OffbeatError
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import (
     RunServer,
     ServerCredentials,

@@ -36,7 +36,7 @@ from offbeat.core.learner import LocalResult as LocalResult, NoTraining as NoTra
 from offbeat.core.limits import EarlyStopping as EarlyStopping, Every as Every, Until as Until
 from offbeat.core.layout import Layout as Layout
 from offbeat.core.model import Model as Model
-from offbeat.core.privacy.options import (
+from offbeat.core.privacy.privacy_options import (
     Budget as Budget,
     Noise as Noise,
     Privacy as Privacy,

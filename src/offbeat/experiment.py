@@ -25,7 +25,7 @@ from offbeat.core.learner import Learner, NoTraining, metric_directions
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
 from offbeat.core.privacy.noise import NOISE_RULE
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.release import Release
 from offbeat.core.root import TrainRoot, train_root

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from offbeat.callbacks.callbacks_by_name import make_callbacks
 from offbeat.callbacks.mlflow_tracker import MLflowTracker
-from offbeat.callbacks.registry import make_callbacks
 from offbeat.callbacks.tensorboard_tracker import TensorBoardTracker
 from offbeat.callbacks.tracker import Ending, RunTracker, flat, points, settings
 from offbeat.callbacks.wandb_tracker import WandbTracker
@@ -111,7 +111,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
 def test_the_trackers_libraries_are_imported_when_a_run_starts(tmp_path: Path):
     script = tmp_path / "make.py"
     script.write_text(
-        "import sys\nfrom offbeat.callbacks.registry import make_callbacks\n"
+        "import sys\nfrom offbeat.callbacks.callbacks_by_name import make_callbacks\n"
         "made = make_callbacks(['csv', 'tensorboard', 'mlflow'])\n"
         "print(len(made), {'tensorboard', 'mlflow', 'wandb'} & {*sys.modules})"
     )

@@ -172,7 +172,7 @@ def test_an_option_that_there_was_names_the_new_one(
 
 
 def test_sets_are_divided_by_their_groups() -> None:
-    group = {"a": KeyGroup("offbeat.net.server.options", "ServerOptions", (("until", "give until"),))}
+    group = {"a": KeyGroup("offbeat.net.server.server_options", "ServerOptions", (("until", "give until"),))}
     others, given = split_sets(
         ["x.y=1", "a.lease=2", "a.unmasking.timeout=3", "ab=1", "a={rollback: false}"], group
     )

@@ -9,7 +9,7 @@ from offbeat.core.commands import Aggregate, Command, Drop, Stop
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import Arrived, Joined, Left, Lost, Released, Skipped, Timer
 from offbeat.core.learner import LocalResult
-from offbeat.core.privacy.options import Noise, Privacy, Secure
+from offbeat.core.privacy.privacy_options import Noise, Privacy, Secure
 from offbeat.core.privacy.releases import (
     AwaitedSums,
     ReleasePlan,

@@ -15,10 +15,10 @@ from offbeat.algorithms.fedcompass import CompassSchedule
 from offbeat.core.errors import RunError
 from offbeat.core.schedule_rule import RULE, with_rule
 from offbeat.experiment import Experiment
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net.server.open_run import OpenRun, open_run
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.server_learner import server_learner
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.recipes.build import recorded_algorithm, run_recipe
 from offbeat.recipes.compare import _check_same
 from offbeat.recipes.load import amend

@@ -10,7 +10,7 @@ import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.flower import Polling, client_app, serve
 from offbeat.flower.server_loop import Federation
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net.server.server_learner import server_learner
 from offbeat.runs.record import read_run
 from tests.corpus.own import FEATURES, site_0, site_1, site_2, test_points

@@ -8,9 +8,9 @@ import pytest
 
 from offbeat.core.errors import UsageError
 from offbeat.data import load
+from offbeat.data.datasets_by_name import ENTRIES
 from offbeat.data.download import FETCHABLE
-from offbeat.data.registry import ENTRIES
-from offbeat.models.registry import MODELS, count_parameters
+from offbeat.models.specs import MODELS, count_parameters
 
 PAGE = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text(encoding="utf-8")
 

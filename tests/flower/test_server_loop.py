@@ -21,7 +21,7 @@ from offbeat.flower import Polling, client_app, serve
 from offbeat.flower.context_state import Memory
 from offbeat.flower.replies import register, respond
 from offbeat.flower.server_loop import Federation
-from offbeat.models.registry import LogisticSpec, build
+from offbeat.models.specs import LogisticSpec, build
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import Site
 from offbeat.net.messages import Leave, Register, Registered, TaskAssignment, TaskFailed, UpdateSubmission
@@ -147,7 +147,7 @@ def test_nodes_keep_their_running_statistics(
     name: str, digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also between the two halves of a task that asks for a model, each of which may find a new process."""
-    monkeypatch.setattr("offbeat.models.registry.build", normed)  # no model of the registry has any
+    monkeypatch.setattr("offbeat.models.specs.build", normed)  # no built-in model has any
     data, test = digits
     algorithm = ob.compose(ob.ALGORITHMS[name](**OPTIONS.get(name, {})), buffers="local")
     serve_on(grid_of(data), algorithm, test, tmp_path / "run")

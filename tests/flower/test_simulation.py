@@ -19,7 +19,7 @@ from flwr.simulation import run_simulation
 from hospital.client import app
 import offbeat as ob
 from offbeat.flower import server_app
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import ServerOptions, server_learner
 
 def experiment():

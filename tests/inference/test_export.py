@@ -16,7 +16,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.model import Model
 from offbeat.local.seeding import seeded
-from offbeat.models.registry import MLPSpec, ModelMaker
+from offbeat.models.specs import MLPSpec, ModelMaker
 from tests.net.support import run_spec
 from tests.sampling import thorough
 

@@ -10,7 +10,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.local.description import describe_learner
 from offbeat.local.losses import LOSSES
-from offbeat.models.registry import MLPSpec, ModelMaker
+from offbeat.models.specs import MLPSpec, ModelMaker
 
 DATA = ob.federate(ob.Dataset(torch.zeros(4, 3), torch.zeros(4)), None, [range(4)])
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.core.learner import LocalTask
-from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.fast.batched import BatchedTrainer
 from offbeat.local.loop_learner import LoopLearner

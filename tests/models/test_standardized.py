@@ -5,7 +5,7 @@ import torch
 
 from offbeat.core.errors import UsageError
 from offbeat.core.layout import Layout
-from offbeat.models.registry import LogisticSpec, ModelMaker, StandardizedSpec, build
+from offbeat.models.specs import LogisticSpec, ModelMaker, StandardizedSpec, build
 
 
 def test_inputs_are_standardized_and_missing_values_become_the_mean():

@@ -11,7 +11,7 @@ import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.messages import (
     FromSite,

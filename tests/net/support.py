@@ -29,9 +29,9 @@ from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import serve as serve_run
 from offbeat.net.server.server_learner import Trained, server_learner
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChannel
 from offbeat.net.wire.limits import Limits
 from offbeat.testing import FakeClock

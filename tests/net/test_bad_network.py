@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import offbeat as ob
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.clock import Clock
 from offbeat.net.messages import FromServer, FromSite, ModelRequest, Register

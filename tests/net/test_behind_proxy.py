@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import offbeat as ob
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import ServerOptions, join, serve, server_learner
 from offbeat.net.client.connector import connector
 from tests.net.connect_proxy import connect_proxy

@@ -12,7 +12,7 @@ import offbeat as ob
 from offbeat.core.buffers import Buffers, finalizer
 from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site
@@ -47,7 +47,7 @@ def module(*_: Any) -> nn.Module:
 @pytest.fixture(autouse=True)
 def models_with_buffers(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No model of the registry has BatchNorm: here they all are one that has."""
-    monkeypatch.setattr("offbeat.models.registry.build", module)
+    monkeypatch.setattr("offbeat.models.specs.build", module)
     torch.set_num_threads(1)
 
 

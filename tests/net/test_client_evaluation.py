@@ -16,8 +16,8 @@ import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.metrics import aggregate_clients
-from offbeat.models.registry import LogisticSpec
-from offbeat.models.registry import build as build_module
+from offbeat.models.specs import LogisticSpec
+from offbeat.models.specs import build as build_module
 from offbeat.net import join
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.client.task import TrainingContext

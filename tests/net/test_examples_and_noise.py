@@ -13,7 +13,7 @@ import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.torch_learner import TorchLearner
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.client.examples_ledger import ExamplesSpent
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission

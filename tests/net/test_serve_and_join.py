@@ -15,7 +15,7 @@ import torch
 import offbeat as ob
 from offbeat.core.errors import RunError
 from offbeat.data.dataset import Dataset
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.client import store
 from offbeat.net.client.store import SiteStore

@@ -11,7 +11,7 @@ import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.data.federated import without_clients
 from offbeat.local.feature_statistics import StatisticsLearner
-from offbeat.models.registry import LogisticSpec, StandardizedSpec
+from offbeat.models.specs import LogisticSpec, StandardizedSpec
 from offbeat.net import SitePolicy
 from offbeat.recipes.statistics import read_statistics
 from offbeat.sim.gather_statistics import statistics_experiment

@@ -16,7 +16,7 @@ from offbeat.core.algorithm import Schedule
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.local.examples_privacy import ExamplesPrivacy
-from offbeat.models.registry import LogisticSpec, ModelMaker
+from offbeat.models.specs import LogisticSpec, ModelMaker
 from offbeat.net import SitePolicy, join
 from offbeat.net.client.known_runs import KnownRuns
 from offbeat.net.client.site import Site

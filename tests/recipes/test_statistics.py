@@ -9,7 +9,7 @@ import pytest
 from offbeat.cli.console import see_with
 from offbeat.core.errors import UsageError
 from offbeat.inference.trained import trained_module
-from offbeat.models.registry import StandardizedSpec
+from offbeat.models.specs import StandardizedSpec
 from offbeat.recipes.build import make_learner, make_server_learner, resume_run, run_recipe
 from offbeat.recipes.load import load_recipe
 from offbeat.recipes.statistics import read_statistics

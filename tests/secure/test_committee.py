@@ -8,7 +8,7 @@ from struct import pack
 import pytest
 
 from offbeat.core.errors import UsageError
-from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.secure.committee import Committee, CommitteeMember, fingerprint, hashed_text
 
 MEMBERS = tuple(CommitteeMember(name, bytes([n]) * 32) for n, name in enumerate(("ann", "bob", "cid"), 1))

@@ -10,7 +10,7 @@ import pytest
 import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy, sum_only
 from offbeat.core.privacy.accounting import largest_mu, overlaps, strict_largest_mu
-from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
+from offbeat.core.privacy.privacy_options import Budget, Noise, Privacy, Secure
 from offbeat.core.privacy.sums import largest_weight
 from offbeat.testing.worlds import random_worlds
 from offbeat.world.world import World

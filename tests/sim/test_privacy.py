@@ -18,7 +18,7 @@ from offbeat.core.algorithm import UpdateSum
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.privacy.accounting import epsilon_of, largest_mu
-from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
+from offbeat.core.privacy.privacy_options import Budget, Noise, Privacy, Secure
 from offbeat.sim.execution import Execution
 from offbeat.sim.replay import replay
 from offbeat.sim.run_experiment import simulate_experiment

@@ -3,7 +3,7 @@
 import numpy as np
 
 import offbeat as ob
-from offbeat.models.registry import MLPSpec, build
+from offbeat.models.specs import MLPSpec, build
 
 CLIENTS = 10
 OPTIONS = {

@@ -7,8 +7,8 @@ import typer
 
 from offbeat.cli import executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
+from offbeat.cli.common_options import file_option
 from offbeat.cli.console import CompareWatcher, add_row, err, live_progress, out, plain_table
-from offbeat.cli.options import file_option
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from offbeat.core.buffers import POLICIES, unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, NONE, Feature
 from offbeat.core.objective import Objective
-from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.privacy_options import Privacy, Secure
 
 _CONTRACTS = (Schedule, Aggregator, ServerStep, Objective)
 

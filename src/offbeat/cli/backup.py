@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offbeat.cli.common_options import AsJson
 from offbeat.cli.console import err, out, print_json
 from offbeat.cli.durations import seconds_of
-from offbeat.cli.options import AsJson
 from offbeat.core.errors import RunError
 from offbeat.core.extras import requires_extra
 

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from offbeat.cli.common_options import StateDirectory
 from offbeat.cli.console import out
-from offbeat.cli.options import StateDirectory
 from offbeat.core.extras import requires_extra
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.check_results import show_results
-from offbeat.cli.join import make_policy
-from offbeat.cli.options import (
+from offbeat.cli.common_options import (
     AsJson,
     Certificate,
     CertificateKey,
@@ -17,6 +16,7 @@ from offbeat.cli.options import (
     ServerCA,
     TokenFile,
 )
+from offbeat.cli.join import make_policy
 from offbeat.cli.site_access import Access, Address, KitOption
 from offbeat.core.extras import requires_extra
 

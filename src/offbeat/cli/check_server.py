@@ -12,7 +12,7 @@ from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.check import CheckResult, check_loading
 from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.open_run import check_same
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server_check import check_server
 from offbeat.recipes.build import make_algorithm, make_experiment, make_server_learner
 from offbeat.recipes.recipe import Recipe

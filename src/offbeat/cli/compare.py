@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli import executor_options, options
+from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import CompareWatcher, add_row, live_progress, out, plain_table, print_json
 from offbeat.cli.simulate import new_directory
@@ -21,7 +21,7 @@ TABLE_WIDTH = 100
 
 
 def compare(
-    recipe: options.RecipeName,
+    recipe: common_options.RecipeName,
     labels: Annotated[
         str | None,
         typer.Option(
@@ -29,25 +29,25 @@ def compare(
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds")] = None,
-    target: options.Target = None,
-    metric: options.MetricName = None,
-    baseline: options.Baseline = None,
-    sets: options.Sets = None,
+    target: common_options.Target = None,
+    metric: common_options.MetricName = None,
+    baseline: common_options.Baseline = None,
+    sets: common_options.Sets = None,
     sweeps: Annotated[
         list[str] | None,
         typer.Option(
             "--sweep", metavar="KEY=A,B,C", help="values to try; repeat for more keys: each with each"
         ),
     ] = None,
-    scales: options.Scales = None,
-    directory: options.OutOption = None,
+    scales: common_options.Scales = None,
+    directory: common_options.OutOption = None,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="number of simultaneous runs, or auto")] = "auto",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
-    callbacks: options.Callbacks = None,
-    tables: options.Tables = None,
-    as_json: options.AsJson = False,
+    callbacks: common_options.Callbacks = None,
+    tables: common_options.Tables = None,
+    as_json: common_options.AsJson = False,
     allow: AllowOption = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; the same call continues it."""
@@ -61,11 +61,11 @@ def compare(
     for path in tables or ():
         # A file that cannot be written as a table is refused here, not after all runs.
         table_format(path)
-    changes = options.with_options(sets, callbacks=callbacks)
+    changes = common_options.with_options(sets, callbacks=callbacks)
     loaded = load_recipe(recipe, sets=changes, scales=scales or (), sweeps=sweeps or ())
     names = _labels(loaded, labels)
     folder = directory or new_directory(recipe)
-    measured, goal = options.choose_goal(metric, target, loaded.metric, loaded.target)
+    measured, goal = common_options.choose_goal(metric, target, loaded.metric, loaded.target)
     processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
     execution = executor_options.execution(
         "0", executor, ray_address, client_memory, share=processes, keep_checkpoint=False

@@ -29,7 +29,7 @@ err = Console(stderr=True, highlight=False, emoji=False)
 def describe(progress: "Progress") -> str:
     """A run's progress in one line."""
     from offbeat.core.metric_names import first_shown
-    from offbeat.core.privacy.options import privacy_text
+    from offbeat.core.privacy.privacy_options import privacy_text
     from offbeat.report.units import duration_text
 
     parts = [
@@ -141,7 +141,7 @@ def _summary_lines(run: "Run") -> Iterator[str]:
         f"{summary.lost} lost, {summary.held} waiting, {summary.running} in training"
     )
     if summary.privacy is not None:
-        from offbeat.core.privacy.options import privacy_text
+        from offbeat.core.privacy.privacy_options import privacy_text
 
         yield privacy_text(summary.privacy)
         yield NOT_PRIVATE

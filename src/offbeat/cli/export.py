@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
+from offbeat.cli.common_options import Directory
 from offbeat.cli.console import metric_text, out
-from offbeat.cli.options import Directory
 
 
 def export(
@@ -38,7 +38,7 @@ def export(
 
     from offbeat.core.metric_names import first_shown
     from offbeat.inference.export import export as write
-    from offbeat.models.registry import ModelMaker, NamedModel
+    from offbeat.models.specs import ModelMaker, NamedModel
     from offbeat.named import load_named
 
     module = None if model is None else ModelMaker(NamedModel(model), option="--model", load=load_named)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from offbeat.cli import options
+from offbeat.cli import common_options
 from offbeat.cli.allow import AllowOption
 from offbeat.cli.console import out
 from offbeat.cli.simulate import new_directory
@@ -37,7 +37,7 @@ _STOPPING = 30.0
 
 
 def federate(
-    recipe: options.RecipeName,
+    recipe: common_options.RecipeName,
     sites: Annotated[
         int | None, typer.Option(min=1, help="how many sites; default: the recipe's clients")
     ] = None,
@@ -49,9 +49,9 @@ def federate(
             "the recipe's dataset, or its natural groups",
         ),
     ] = None,
-    sets: options.Sets = None,
-    seed: options.Seed = None,
-    directory: options.OutOption = None,
+    sets: common_options.Sets = None,
+    seed: common_options.Seed = None,
+    directory: common_options.OutOption = None,
     page: Annotated[bool, typer.Option(help="whether there is a live page")] = True,
     allow: AllowOption = None,
 ) -> None:

@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.console import out
-from offbeat.cli.event_loop import run_until_interrupted
-from offbeat.cli.options import (
+from offbeat.cli.common_options import (
     Certificate,
     CertificateKey,
     GiveUpAfter,
@@ -19,6 +17,8 @@ from offbeat.cli.options import (
     TokenFile,
     seconds_or_never,
 )
+from offbeat.cli.console import out
+from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.site_access import Access, Address, KitOption
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra

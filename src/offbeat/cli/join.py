@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.console import out
-from offbeat.cli.event_loop import run_until_interrupted
-from offbeat.cli.keys import KeyGroup, split_sets
-from offbeat.cli.options import (
+from offbeat.cli.common_options import (
     Certificate,
     CertificateKey,
     GiveUpAfter,
@@ -26,6 +23,9 @@ from offbeat.cli.options import (
     file_option,
     seconds_or_never,
 )
+from offbeat.cli.console import out
+from offbeat.cli.event_loop import run_until_interrupted
+from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.site_access import Access, Address, KitOption
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 GROUPS = {
     "policy": KeyGroup("offbeat.net.client.policy", "SitePolicy"),
     "examples": KeyGroup("offbeat.local.examples_privacy", "ExamplesPrivacy"),
-    "site": KeyGroup("offbeat.net.client.options", "SiteOptions"),
+    "site": KeyGroup("offbeat.net.client.site_options", "SiteOptions"),
 }
 SECTIONS = {
     "Run": (
@@ -141,12 +141,12 @@ def join(
     with requires_extra("net"):
         from offbeat.net.client.connector import connector
         from offbeat.net.client.join import join as join_run
-        from offbeat.net.client.options import SiteOptions
+        from offbeat.net.client.site_options import SiteOptions
     from offbeat.core.validation import validated
     from offbeat.data.site import site_data
     from offbeat.local.device import check_device
     from offbeat.local.examples_privacy import ExamplesPrivacy
-    from offbeat.models.registry import NamedModel
+    from offbeat.models.specs import NamedModel
 
     setup_logs(log, log_level)
     others, given = split_sets(sets, GROUPS)

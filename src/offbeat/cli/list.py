@@ -59,7 +59,7 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
 
 def models() -> None:
     """List the built-in models: their size, the samples they take, the papers that train them."""
-    from offbeat.models.registry import MODELS, count_parameters, shown_shapes
+    from offbeat.models.specs import MODELS, count_parameters, shown_shapes
 
     table = _table("model", "parameters", "samples", "options", "trained in")
     for name, entry in MODELS.items():
@@ -74,8 +74,8 @@ def models() -> None:
 
 def datasets() -> None:
     """List the built-in datasets: samples, task, natural groups, and where their files belong."""
+    from offbeat.data.datasets_by_name import ENTRIES
     from offbeat.data.paths import data_root
-    from offbeat.data.registry import ENTRIES
 
     table = _table("dataset", "train / test", "sample", "predicts", "natural groups", "licence")
     for name, entry in ENTRIES.items():

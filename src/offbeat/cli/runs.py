@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.console import err, out, print_json
-from offbeat.cli.options import (
+from offbeat.cli.common_options import (
     AsJson,
     Baseline,
     Directories,
@@ -19,6 +18,7 @@ from offbeat.cli.options import (
     Target,
     choose_goal,
 )
+from offbeat.cli.console import err, out, print_json
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.cli import options
+from offbeat.cli import common_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out, see_with
 from offbeat.cli.dashboard import dashboard_of
@@ -26,15 +26,15 @@ from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import DATABASE
 
 if TYPE_CHECKING:
-    from offbeat.net.server.options import ServerOptions
     from offbeat.net.server.serve import RunServer
+    from offbeat.net.server.server_options import ServerOptions
     from offbeat.recipes.recipe import Recipe
 
 ADDRESS = "127.0.0.1:7117"
 _OF_THE_RECIPE = "it is a key of the recipe, so give --set {}… without server"
 GROUPS = {
     "server": KeyGroup(
-        "offbeat.net.server.options", "ServerOptions",
+        "offbeat.net.server.server_options", "ServerOptions",
         (
             ("clients", "give --sites N"),
             *((name, _OF_THE_RECIPE.format(name)) for name in ("until", "evaluate", "guard")),
@@ -83,8 +83,8 @@ REMOVED = {
 
 
 def serve(
-    recipe: options.RecipeName,
-    state: options.StateDirectory,
+    recipe: common_options.RecipeName,
+    state: common_options.StateDirectory,
     mirror: Annotated[
         Path | None,
         typer.Option(
@@ -103,20 +103,25 @@ def serve(
             metavar="DATA", help="DATASET, module:function or none; default: the recipe's test data"
         ),
     ] = None,
-    initial: options.Initial = None,
+    initial: common_options.Initial = None,
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="change the recipe, or one of the keys server.…"),
     ] = None,
-    scales: options.Scales = None,
-    tls_cert: Annotated[Path | None, options.file_option("the server's certificate (PEM)")] = None,
-    tls_key: Annotated[Path | None, options.file_option("its key (PEM)")] = None,
-    client_ca: Annotated[Path | None, options.file_option("who signs the sites' certificates (PEM)")] = None,
-    revoked: Annotated[
-        Path | None, options.file_option("the sites' certificates that are revoked: a CRL, or serial numbers")
+    scales: common_options.Scales = None,
+    tls_cert: Annotated[Path | None, common_options.file_option("the server's certificate (PEM)")] = None,
+    tls_key: Annotated[Path | None, common_options.file_option("its key (PEM)")] = None,
+    client_ca: Annotated[
+        Path | None, common_options.file_option("who signs the sites' certificates (PEM)")
     ] = None,
-    tokens: Annotated[Path | None, options.file_option("sites' tokens, which `offbeat enrol` writes")] = None,
-    insecure_plaintext: options.InsecurePlaintext = False,
+    revoked: Annotated[
+        Path | None,
+        common_options.file_option("the sites' certificates that are revoked: a CRL, or serial numbers"),
+    ] = None,
+    tokens: Annotated[
+        Path | None, common_options.file_option("sites' tokens, which `offbeat enrol` writes")
+    ] = None,
+    insecure_plaintext: common_options.InsecurePlaintext = False,
     insecure_any_name: Annotated[
         bool, typer.Option("--insecure-any-name", help="beyond loopback, anyone may take part under any name")
     ] = False,
@@ -128,12 +133,12 @@ def serve(
             "can be read on the way",
         ),
     ] = None,
-    callbacks: options.Callbacks = None,
+    callbacks: common_options.Callbacks = None,
     allow: AllowOption = None,
-    log: options.Log = "auto",
-    log_level: options.LogLevel = "info",
+    log: common_options.Log = "auto",
+    log_level: common_options.LogLevel = "info",
     check: Annotated[
-        options.Report | None,
+        common_options.Report | None,
         typer.Option(
             "--check", help="test the server's set-up, print the results, and end without opening it"
         ),
@@ -152,7 +157,7 @@ def serve(
         from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
-    from offbeat.callbacks.registry import make_callbacks
+    from offbeat.callbacks.callbacks_by_name import make_callbacks
     from offbeat.cli.check_server import check_set_up
     from offbeat.recipes.build import make_algorithm, make_experiment, make_server_learner
     from offbeat.recipes.load import load_recipe, own_recipe
@@ -164,7 +169,9 @@ def serve(
     unencrypted = dashboard is not None and dashboard.startswith(PLAIN)
     dashboard = None if dashboard is None else dashboard.removeprefix(PLAIN)
     descriptors.raise_limit()
-    loaded = load_recipe(recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or ())
+    loaded = load_recipe(
+        recipe, sets=common_options.with_options(sets, initial, callbacks), scales=scales or ()
+    )
     loaded = own_recipe(loaded, loaded.algorithm)
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
     check_names(loaded, allowed)
@@ -262,7 +269,7 @@ def _check_free(option: str, address: str | None, check: Callable[[str], object]
 def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any]) -> "ServerOptions":
     """The options of a server: those of the recipe, and `given` by `--set server.KEY=VALUE`."""
     from offbeat.core.validation import validated
-    from offbeat.net.server.options import ServerOptions
+    from offbeat.net.server.server_options import ServerOptions
 
     return validated(ServerOptions, {"clients": sites or recipe.clients, **given}, "--set server")
 

@@ -6,37 +6,37 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli import executor_options, options
+from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import RunWatcher, live_progress, out, see_with, show_run
 from offbeat.core.errors import UsageError
 
 
 def run(
-    recipe: options.RecipeName,
-    sets: options.Sets = None,
-    scales: options.Scales = None,
-    seed: options.Seed = None,
-    initial: options.Initial = None,
-    directory: options.OutOption = None,
+    recipe: common_options.RecipeName,
+    sets: common_options.Sets = None,
+    scales: common_options.Scales = None,
+    seed: common_options.Seed = None,
+    initial: common_options.Initial = None,
+    directory: common_options.OutOption = None,
     label: Annotated[str | None, typer.Option(metavar="NAME", help="the run's name in reports")] = None,
     workers: executor_options.WorkersOption = "0",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
-    callbacks: options.Callbacks = None,
+    callbacks: common_options.Callbacks = None,
     allow: AllowOption = None,
     keep_checkpoint: Annotated[
         bool, typer.Option(help="whether the run can continue under other limits after its end")
     ] = True,
-    as_json: options.AsJson = False,
+    as_json: common_options.AsJson = False,
 ) -> None:
     """Simulate a recipe's algorithm."""
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.load import load_recipe
 
     loaded = load_recipe(
-        recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
+        recipe, sets=common_options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
     )
     if label is not None and not label.strip():
         raise UsageError(f"--label {label!r} is not allowed: give what reports shall call the run")
@@ -53,7 +53,7 @@ def run(
 
 
 def resume(
-    directory: options.Directory,
+    directory: common_options.Directory,
     sets: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,9 +66,9 @@ def resume(
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
-    callbacks: options.Callbacks = None,
+    callbacks: common_options.Callbacks = None,
     allow: AllowOption = None,
-    as_json: options.AsJson = False,
+    as_json: common_options.AsJson = False,
 ) -> None:
     """Continue a run that was interrupted, or that has ended and gets other limits."""
     from offbeat.recipes.build import recorded_recipe, resume_run

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
+from offbeat.cli.common_options import Directory, OutOption, Sets
 from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, show_run
-from offbeat.cli.options import Directory, OutOption, Sets
 from offbeat.cli.simulate import new_directory
 from offbeat.core.errors import UsageError
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offbeat.cli.common_options import AsJson
 from offbeat.cli.console import add_row, out, plain_table, print_json
-from offbeat.cli.options import AsJson
 
 if TYPE_CHECKING:
     from offbeat.local.feature_statistics import FeatureStatistics

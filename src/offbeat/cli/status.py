@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offbeat.cli.common_options import AsJson
 from offbeat.cli.console import add_row, metric_text, out, plain_table, print_json
-from offbeat.cli.options import AsJson
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -109,7 +109,7 @@ def _show(s: "Snapshot", state: str) -> None:
     if metric_texts:
         out.print(f"last evaluation: {', '.join(metric_texts)}", markup=False)
     if s.privacy is not None:
-        from offbeat.core.privacy.options import privacy_text
+        from offbeat.core.privacy.privacy_options import privacy_text
 
         out.print(privacy_text(s.privacy), markup=False)
     if s.helpers is not None:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offbeat.cli.common_options import StateDirectory, file_option
 from offbeat.cli.console import out
-from offbeat.cli.options import StateDirectory, file_option
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
+from offbeat.cli.common_options import AsJson
 from offbeat.cli.console import out, print_json
-from offbeat.cli.options import AsJson
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ Nothing here uses the network except `offbeat.data.download.fetch`, on an explic
 
 from offbeat.data.convert import as_samples
 from offbeat.data.dataset import Dataset, MapDataset, Samples
+from offbeat.data.datasets_by_name import DATASETS, load
 from offbeat.data.federated import FederatedData, Rows, Source, federate, own_data, without_clients
 from offbeat.data.paths import data_root
-from offbeat.data.registry import DATASETS, load
 from offbeat.lazy import listing
 
 __all__ = [

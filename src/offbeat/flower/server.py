@@ -16,7 +16,7 @@ from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
 from offbeat.net.server.finished import FinishedRun
 from offbeat.net.server.open_run import open_run
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import plain_state_dict, without_prefixes
 from offbeat.local.errors import check_module
 from offbeat.local.seeding import seeded
-from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
+from offbeat.models.specs import AnyModel, ModelMaker, NamedModel
 from offbeat.runs.files import read_file
 from offbeat.runs.initial import fitted
 from offbeat.runs.record import RunRecord

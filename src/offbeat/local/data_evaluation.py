@@ -19,7 +19,7 @@ from offbeat.local.device import DeviceState
 from offbeat.local.errors import reading
 from offbeat.local.evaluation import evaluate
 from offbeat.local.training import Training
-from offbeat.metrics.registry import Wanted
+from offbeat.metrics.metrics_by_name import Wanted
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from offbeat.local.criterion import Loss
 from offbeat.local.losses import LOSSES
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
-from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
+from offbeat.models.specs import AnyModel, ModelMaker, NamedModel
 from offbeat.named import name_of
 
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)

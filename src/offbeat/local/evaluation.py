@@ -14,7 +14,7 @@ from offbeat.local.criterion import Criterion, Scored
 from offbeat.local.errors import unfit_batch, unlabelled
 from offbeat.local.host_copies import to_host
 from offbeat.metrics import StreamingMetric, compute_metrics, default_metrics, make_metrics, update_metrics
-from offbeat.metrics.registry import Wanted
+from offbeat.metrics.metrics_by_name import Wanted
 
 HELD = 64 << 20
 """Bytes of scores and targets that wait on a device until they are copied together."""

@@ -52,7 +52,7 @@ from offbeat.local.statistics import estimate_from
 from offbeat.local.steps import take_steps
 from offbeat.local.task_batches import Secret, TaskBatches, simulated_secret
 from offbeat.local.training import Training
-from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
+from offbeat.metrics.metrics_by_name import Wanted, higher_is_better, make_metrics
 
 ROOT_TASK = 2**62
 """Number of the server's own training of version 0, for its random streams: no task of a client has it."""

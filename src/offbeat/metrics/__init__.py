@@ -18,8 +18,8 @@ from offbeat.metrics.clients import aggregate_clients
 from offbeat.metrics.collection import compute_metrics, update_metrics
 from offbeat.metrics.kinds import IGNORE_INDEX, PredictionKind, kind_of
 from offbeat.metrics.metric import FunctionMetric, StreamingMetric
+from offbeat.metrics.metrics_by_name import METRICS, default_metrics, higher_is_better, make_metrics
 from offbeat.metrics.perplexity import Perplexity
-from offbeat.metrics.registry import METRICS, default_metrics, higher_is_better, make_metrics
 from offbeat.metrics.regression import MeanAbsoluteError, RootMeanSquaredError
 
 __all__ = [

@@ -5,7 +5,7 @@ from offbeat.models.lenet import LeNet5 as LeNet5
 from offbeat.models.logistic import LogisticRegression as LogisticRegression
 from offbeat.models.mlp import MLP as MLP
 from offbeat.models.plain_cnn import alexnet as alexnet, asmu_cnn as asmu_cnn, vgg11 as vgg11
-from offbeat.models.registry import (
+from offbeat.models.specs import (
     MODELS as MODELS,
     AlexNetSpec as AlexNetSpec,
     AsmuCNNSpec as AsmuCNNSpec,

@@ -18,7 +18,7 @@ from offbeat.net.monitor.http import (
 )
 from offbeat.net.monitor.snapshot import Snapshot as Snapshot
 from offbeat.net.server.server_learner import server_learner as server_learner
-from offbeat.net.server.options import ServerOptions as ServerOptions
+from offbeat.net.server.server_options import ServerOptions as ServerOptions
 from offbeat.net.server.serve import RunServer as RunServer, serve as serve
 from offbeat.net.wire.limits import Limits as Limits
 from offbeat.secure.unmasking import UnmaskingTimes as UnmaskingTimes

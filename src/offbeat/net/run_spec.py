@@ -19,7 +19,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.objective import Objective
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.validation import format_error
 from offbeat.experiment import Experiment
 from offbeat.local.description import describe_learner, model_of
@@ -27,7 +27,7 @@ from offbeat.local.loop_learner import OTHER_FROZEN, LoopLearner
 from offbeat.local.objectives import Plain
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
-from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
+from offbeat.models.specs import AnyModel, ModelMaker, NamedModel
 from offbeat.named import name_of
 from offbeat.net.wire.limits import Limits
 
@@ -205,7 +205,7 @@ def make_run_spec(experiment: Experiment) -> RunSpec:
     """Specify a run.
 
     Args:
-        experiment: The run. Its algorithm is one of the registry, one of a function by name, or any whose
+        experiment: The run. Its algorithm is a built-in one, one of a function by name, or any whose
             objective is the plain one; its learner is a server's, with the model that sites train; its
             options of privacy are complete.
 

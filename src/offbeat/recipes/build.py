@@ -11,7 +11,7 @@ import numpy as np
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
-from offbeat.callbacks.registry import Entry, make_callbacks
+from offbeat.callbacks.callbacks_by_name import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner
@@ -25,7 +25,7 @@ from offbeat.data.site import server_data
 from offbeat.experiment import Experiment
 from offbeat.local.feature_statistics import StatisticsLearner
 from offbeat.local.torch_learner import TorchLearner
-from offbeat.models.registry import ModelMaker, NamedModel
+from offbeat.models.specs import ModelMaker, NamedModel
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.allowed import NOTHING, Allow, Allowed
-from offbeat.callbacks.registry import make_callbacks
+from offbeat.callbacks.callbacks_by_name import make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.differences import first_difference
 from offbeat.core.errors import UsageError

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from offbeat.allowed import Allow, Allowed
-from offbeat.models.registry import NamedModel
+from offbeat.models.specs import NamedModel
 from offbeat.recipes.recipe import Recipe
 
 

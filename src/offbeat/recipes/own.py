@@ -16,7 +16,7 @@ from offbeat.data.hugging_face import is_split_dict, train_and
 from offbeat.local.criterion import Evaluate, Loss, Step
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.losses import LOSSES
-from offbeat.metrics.registry import Wanted
+from offbeat.metrics.metrics_by_name import Wanted
 from offbeat.named import named_errors
 from offbeat.recipes.recipe import Data, Recipe
 

@@ -8,14 +8,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Fiel
 
 from offbeat.core.guard import Guard
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.streams import check_seed
 from offbeat.core.types import Count, Finite
 from offbeat.core.validation import checked_dataclass
-from offbeat.data.registry import DATASETS, dataset_options
+from offbeat.data.datasets_by_name import DATASETS, dataset_options
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.training import Training
-from offbeat.models.registry import AnyModel, MLPSpec
+from offbeat.models.specs import AnyModel, MLPSpec
 from offbeat.report.claims import Claim
 from offbeat.runs.recorded_options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition

@@ -9,7 +9,7 @@ import numpy as np
 from offbeat.core.errors import UsageError
 from offbeat.data.federated import FederatedData
 from offbeat.local.feature_statistics import FeatureStatistics
-from offbeat.models.registry import NamedModel, StandardizedSpec
+from offbeat.models.specs import NamedModel, StandardizedSpec
 from offbeat.recipes.recipe import Recipe, StatisticsSpec
 from offbeat.runs.files import read_tensors
 from offbeat.runs.record import read_run

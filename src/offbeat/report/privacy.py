@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offbeat.core.commands import Aggregate
-from offbeat.core.privacy.options import privacy_text
+from offbeat.core.privacy.privacy_options import privacy_text
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.runs.record import RunRecord
 

@@ -21,7 +21,7 @@ from struct import pack
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, TaskId
-from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.core.privacy.sums import largest_weight
 from offbeat.secure.refusals import SecureRefusal
 

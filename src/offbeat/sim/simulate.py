@@ -9,7 +9,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.guard import Guard
 from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.experiment import EACH_VERSION, ENDS, Experiment
 from offbeat.runs.extension import recorded_until
 from offbeat.runs.initial import Initial

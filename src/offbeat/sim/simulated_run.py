@@ -11,7 +11,7 @@ from offbeat.core.events import ClientId
 from offbeat.core.features import Feature
 from offbeat.core.learner import ClientEvaluator, Learner
 from offbeat.core.limits import NEVER_ENDS, check_evaluated
-from offbeat.core.privacy.options import rounded_up
+from offbeat.core.privacy.privacy_options import rounded_up
 from offbeat.experiment import Experiment, PreparedRun
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.description import describe_learner, describe_training

@@ -14,7 +14,7 @@ from offbeat.core.algorithm import Algorithm, View
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import Until
-from offbeat.core.privacy.options import Noise, Privacy, Secure
+from offbeat.core.privacy.privacy_options import Noise, Privacy, Secure
 from offbeat.sim.result import Run
 from offbeat.sim.simulate import simulate
 from offbeat.testing.algorithm import check_algorithm

@@ -14,7 +14,7 @@ from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment
 from offbeat.flower.server import serve as serve_flower
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net.messages import Register
 from offbeat.net.server.open_run import open_run
 from offbeat.net.server.server_learner import server_learner

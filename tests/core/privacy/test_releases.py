@@ -3,7 +3,7 @@
 import pytest
 
 from offbeat.core.commands import Aggregate
-from offbeat.core.privacy.options import Budget, Noise, Privacy
+from offbeat.core.privacy.privacy_options import Budget, Noise, Privacy
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 
 

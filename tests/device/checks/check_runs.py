@@ -14,7 +14,7 @@ from offbeat.codec.qsgd import Qsgd
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalTask
 from offbeat.core.model import Model
-from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.local.objectives import Plain
 from offbeat.local.training import ExponentialDecay
 from tests.algorithms.robust.rules import RULES

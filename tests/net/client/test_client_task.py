@@ -15,7 +15,7 @@ import offbeat as ob
 from offbeat.core.learner import LocalResult, LocalTask, TaskInputs
 from offbeat.core.learner import MergePoint as Merging
 from offbeat.data.dataset import Dataset
-from offbeat.models.registry import LogisticSpec, MLPSpec, build
+from offbeat.models.specs import LogisticSpec, MLPSpec, build
 from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate, SiteStore

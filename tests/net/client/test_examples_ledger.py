@@ -12,7 +12,7 @@ from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.data.federated import federate
 from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon
 from offbeat.local.objectives import Plain
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.client.examples_ledger import FILE, ExamplesLedger
 from offbeat.net.client.policy import SitePolicy

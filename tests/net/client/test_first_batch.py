@@ -15,7 +15,7 @@ from offbeat.core.errors import UsageError
 from offbeat.data import without_clients
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.targets import TargetError
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net.client.first_batch import DataError, check_data
 from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site

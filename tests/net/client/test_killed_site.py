@@ -12,7 +12,7 @@ import pytest
 
 import offbeat as ob
 from offbeat.local.examples_privacy import examples_epsilon
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.client.examples_ledger import ExamplesSpent
 from offbeat.net.grpc.server import GrpcListener, listen

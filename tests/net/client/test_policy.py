@@ -13,7 +13,7 @@ from torch import Tensor
 import offbeat as ob
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import SitePolicy, join
 from offbeat.net.client.join import make_context
 from offbeat.net.client.policy import DEFAULT_POLICY, PolicyError

@@ -17,7 +17,7 @@ import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.data import own_data, without_clients
 from offbeat.local.objectives import Plain
-from offbeat.models.registry import MLPSpec, ModelMaker, NamedModel
+from offbeat.models.specs import MLPSpec, ModelMaker, NamedModel
 from offbeat.named import load_named
 from offbeat.net.client.site import Site
 from offbeat.net.run_spec import RunSpec, read_run_spec

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 import offbeat as ob
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.monitor.client import fetch_snapshot
 from offbeat.net.monitor.from_journal import snapshot_of

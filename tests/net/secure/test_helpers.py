@@ -3,12 +3,12 @@
 import pytest
 
 from offbeat.core.events import Begin
-from offbeat.core.privacy.options import Noise, Privacy
+from offbeat.core.privacy.privacy_options import Noise, Privacy
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import Register, Registered
 from offbeat.net.secure.helpers import Helpers, NoHelpers
 from offbeat.net.secure.secure_aggregation import SecureAggregation, helpers_of
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.validation import InvalidUpdateError
 
 

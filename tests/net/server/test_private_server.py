@@ -19,10 +19,10 @@ from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.core.privacy.noise import NOISE_RULE, discrete_gaussian
-from offbeat.core.privacy.options import privacy_text
+from offbeat.core.privacy.privacy_options import privacy_text
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.specs import LogisticSpec
 from offbeat.net.messages import Leave, Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.secure.release_seeds import SECRETS, FreshSeeds, SecretsFile
@@ -31,8 +31,8 @@ from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.open_run import OpenRun, open_run
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.server_learner import server_learner
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.summary import snapshot
 from tests.core.test_schedule_rule import change_meta
 from tests.net.support import coordinator_from, terms_of

@@ -22,8 +22,8 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.summary import snapshot
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal

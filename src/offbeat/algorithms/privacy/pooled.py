@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from offbeat.core.algorithm import FullWeight, Schedule, ScheduleWrapper, SumOnly, View
 from offbeat.core.commands import Aggregate, Command, Drop, Stop
 from offbeat.core.events import Begin, ClientId, Event, TaskId
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.sums import integer_weight, largest_weight
 

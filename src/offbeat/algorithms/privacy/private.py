@@ -15,7 +15,7 @@ from offbeat.core.features import Feature
 from offbeat.core.layout import Layout
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import CLIENTS
-from offbeat.core.privacy.options import MOST, Privacy
+from offbeat.core.privacy.privacy_options import MOST, Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.staleness import AgeWeight
 from offbeat.core.wrapper import Wrapper, strip
@@ -113,7 +113,7 @@ def is_sum(aggregator: Aggregator) -> bool:
 @cache
 def sum_only() -> tuple[str, ...]:
     """Names of the published algorithms that can be used with privacy as they are, or with other options."""
-    # The registry is made of all modules of the package, this one included, so it cannot be imported above.
+    # `ALGORITHMS` is made of all modules of the package, this one included, so it cannot be imported above.
     from offbeat.algorithms import ALGORITHMS
 
     return tuple(name for name, factory in ALGORITHMS.items() if _accepted(factory()))

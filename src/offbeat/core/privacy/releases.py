@@ -38,7 +38,7 @@ from offbeat.core.privacy.accounting import (
     strict_largest_mu,
 )
 from offbeat.core.privacy.noise import NOISE_RULE, banded_noise, noise_of_rule
-from offbeat.core.privacy.options import Noise, Privacy
+from offbeat.core.privacy.privacy_options import Noise, Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.sums import Integers, SumGrid, clipped, largest_weight
 from offbeat.core.release import Check, EachUpdate, MadeAtOnce, Release

@@ -19,7 +19,7 @@ import msgspec
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import TaskId, Version
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.net.client.about import packed, unpacked
 from offbeat.net.client.promises import shortfall
 from offbeat.runs.damage import reading

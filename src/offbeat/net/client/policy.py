@@ -19,7 +19,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.objective import Objective
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.releases import noise_multiplier
 from offbeat.core.types import Count, Positive
 from offbeat.core.validation import checked_dataclass

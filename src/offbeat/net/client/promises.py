@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator
 from math import inf
 
-from offbeat.core.privacy.options import Noise, Privacy, Secure
+from offbeat.core.privacy.privacy_options import Noise, Privacy, Secure
 from offbeat.core.privacy.releases import noise_multiplier
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
-from offbeat.core.privacy.options import rounded_up
+from offbeat.core.privacy.privacy_options import rounded_up
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.feature_statistics import StatisticsLearner
@@ -18,8 +18,8 @@ from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.losses import LOSSES
 from offbeat.local.targets import TargetError
 from offbeat.local.torch_learner import TorchLearner
-from offbeat.metrics.registry import METRICS
-from offbeat.models.registry import ModelMaker, NamedModel
+from offbeat.metrics.metrics_by_name import METRICS
+from offbeat.models.specs import ModelMaker, NamedModel
 from offbeat.named import load_named
 from offbeat.net.client.first_batch import data_error
 from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy

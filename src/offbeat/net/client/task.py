@@ -30,7 +30,7 @@ from offbeat.core.learner import (
 )
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
-from offbeat.core.privacy.options import Privacy, rounded_up
+from offbeat.core.privacy.privacy_options import Privacy, rounded_up
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.batches import samples_per_epoch, steps_per_epoch
 from offbeat.local.examples_privacy import sampling_rate

@@ -9,7 +9,7 @@ import torch
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.learner import LocalResult
-from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.sums import SumGrid
 from offbeat.net.messages import TaskAssignment, UpdateSubmission
 from offbeat.secure.committee import SEED_BYTES, Committee

@@ -38,7 +38,7 @@ from offbeat.net.secure.masked_updates import MaskedUpdateCheck, unpack
 from offbeat.net.secure.release_evidence import ReleaseEvidence
 from offbeat.net.secure.release_seeds import ReleaseSum
 from offbeat.net.server.effects import Measurements
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
 from offbeat.secure.committee import Committee

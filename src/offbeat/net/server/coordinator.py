@@ -57,8 +57,8 @@ from offbeat.net.server.driver import Driver, SavedDriver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.leases import extend_leases, renew_leases
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.rollback import judge_version
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.runs.evaluation_log import EvaluationLog, SavedEvaluations
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of

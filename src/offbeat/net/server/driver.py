@@ -69,7 +69,7 @@ from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.deadlines import Deadlines
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.leases import Leases
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_directions import SiteDirections
 from offbeat.net.server.site_registry import Registry, SavedRegistry, SiteRecord
 

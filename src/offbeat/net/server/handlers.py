@@ -45,7 +45,7 @@ from offbeat.net.secure.update_checks import update_check_of
 from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import SiteRow
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_registry import SiteRecord, TaskStatus
 from offbeat.net.server.validation import (
     InvalidUpdateError,

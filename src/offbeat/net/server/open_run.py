@@ -18,7 +18,7 @@ from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Model
 from offbeat.core.module_tensors import without_prefixes
-from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan, recorded_noise_rule
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
@@ -34,8 +34,8 @@ from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.finished import FinishedRun
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.mirror import mirror_of
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.server_learner import evaluates
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.service import OpenRun
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.best import choose_model

@@ -21,7 +21,7 @@ from offbeat.net.grpc.server import listen as listen_on
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
 from offbeat.net.server.finished import FinishedRun, FinishedService
 from offbeat.net.server.open_run import open_run
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.service import Service
 from offbeat.net.threads import in_thread
 from offbeat.net.transport import OnChannel

@@ -11,7 +11,7 @@ from offbeat.data.federated import without_clients
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
-from offbeat.models.registry import ModelMaker, ModelSpec, NamedModel
+from offbeat.models.specs import ModelMaker, ModelSpec, NamedModel
 
 Trained = TorchLearner | LoopLearner | ModelSpec | NamedModel | nn.Module | Callable[[], nn.Module]
 """What a server has sites train: a learner, or a model of any kind."""

@@ -18,7 +18,7 @@ from offbeat.core.validation import did_you_mean
 from offbeat.experiment import PreparedRun
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.stored_updates import StoredUpdates, recorded_update
 from offbeat.runs.record import Checkpoint, RunRecord
 from offbeat.runs.restore import follow_recorded_rules, restore_model

@@ -10,8 +10,8 @@ import torch
 import offbeat as ob
 from offbeat.experiment import Experiment
 from offbeat.net.server.open_run import open_run
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.server_learner import server_learner
+from offbeat.net.server.server_options import ServerOptions
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Registry of datasets by name."""
+"""The built-in datasets by name, and their loading."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

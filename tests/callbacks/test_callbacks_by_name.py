@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from offbeat.callbacks.callback import Callback
+from offbeat.callbacks.callbacks_by_name import make_callbacks
 from offbeat.callbacks.csv_tracker import CSVTracker
-from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.errors import UsageError
 
 MODULE = """

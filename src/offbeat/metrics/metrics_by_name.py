@@ -1,4 +1,4 @@
-"""Registry of the built-in metrics, and metrics made from a user's names, functions and objects."""
+"""The built-in metrics by name, and metrics made from a user's names, functions and objects."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
