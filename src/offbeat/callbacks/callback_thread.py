@@ -59,6 +59,25 @@ class CallbackThread:
                 log.error("%s; the run goes on", failure, exc_info=failure)
 
 
+class NoCallbacks:
+    """The callbacks of a run that has none: nothing is called, and no thread is needed."""
+
+    def on_start(self) -> None:
+        """Nothing is called."""
+
+    def on_evaluation(self, metrics: Metric, version: Model) -> None:
+        """Nothing is called; the version is not completed."""
+
+    def on_end(self, reason: str, model: Model) -> None:
+        """Nothing is called."""
+
+    def on_exception(self, error: BaseException) -> None:
+        """Nothing is called."""
+
+    def close(self) -> None:
+        """There is nothing to wait for."""
+
+
 def _log_error(done: Future[None]) -> None:
     """Log an error that is none of the callbacks' own."""
     if (error := done.exception()) is not None:

@@ -17,7 +17,7 @@ from threading import Lock
 from msgspec import Struct
 
 from offbeat.callbacks.callback_list import CallbackList, live_run
-from offbeat.callbacks.callback_thread import CallbackThread
+from offbeat.callbacks.callback_thread import CallbackThread, NoCallbacks
 from offbeat.core.model import Model
 from offbeat.net.audit import SERVER
 from offbeat.net.clock import Clock
@@ -80,7 +80,7 @@ class Service:
         self._sessions = Sessions(self.now, self._wakeup.set, shares_model=shares)
         self.on_channel = self._sessions.on_channel
         self._evaluator = EvaluationThread(run.evaluate, self._wake_soon)
-        self._callbacks: CallbackThread | None = None
+        self._callbacks: CallbackThread | NoCallbacks = NoCallbacks()
         if callbacks:
             record = read_run(run.store.directory)
             callbacks.run = live_run(record.meta, record.path, record.evaluations(), self.finish)
@@ -121,8 +121,7 @@ class Service:
             RunError: The state directory cannot be written; what was acknowledged is in it.
         """
         try:
-            if self._callbacks is not None:
-                self._callbacks.on_start()
+            self._callbacks.on_start()
             while self._coordinator.stopped is None and not self._detaching:
                 now = self.now()
                 due, heartbeats = self._coordinator.next_due(), now + self._coordinator.options.lease / 4
@@ -338,14 +337,12 @@ class Service:
 
     def _tell_evaluations(self, effects: Effects) -> None:
         """Tell the callbacks of the evaluations in effects that are durable."""
-        if self._callbacks is not None:
-            for metric, version in zip(effects.metrics, effects.evaluated, strict=True):
-                self._callbacks.on_evaluation(metric, version)
+        for metric, version in zip(effects.metrics, effects.evaluated, strict=True):
+            self._callbacks.on_evaluation(metric, version)
 
     def _tell_exception(self, error: BaseException) -> None:
-        if self._callbacks is not None:
-            interrupted = isinstance(error, asyncio.CancelledError)
-            self._callbacks.on_exception(KeyboardInterrupt(str(error)) if interrupted else error)
+        interrupted = isinstance(error, asyncio.CancelledError)
+        self._callbacks.on_exception(KeyboardInterrupt(str(error)) if interrupted else error)
 
     # ---- the end ----
 
@@ -363,8 +360,7 @@ class Service:
             chosen = choose_model(choice, model.sharing(0), self._store.directory)
             self._sessions.share(self._coordinator.info.run, chosen)
         self._tell_evaluations(effects)
-        if self._callbacks is not None:
-            self._callbacks.on_end(reason, model)
+        self._callbacks.on_end(reason, model)
         await self._linger()
         return reason
 
@@ -401,7 +397,6 @@ class Service:
             self._timer.cancel()
             await asyncio.gather(self._timer, return_exceptions=True)
         await self._loop.run_in_executor(self._thread, self._evaluator.close)
-        if self._callbacks is not None:
-            await self._loop.run_in_executor(self._thread, self._callbacks.close)
+        await self._loop.run_in_executor(self._thread, self._callbacks.close)
         self._thread.shutdown(wait=True)
         self._writer.shutdown(wait=True)
