@@ -395,14 +395,15 @@ def _expired(certificate: Path | None) -> str:
     if certificate is None:
         return ""
     try:
-        found = x509.load_pem_x509_certificate(pem(certificate))
+        site_certificate = x509.load_pem_x509_certificate(pem(certificate))
     except ValueError:
         return ""
-    if found.not_valid_before_utc <= datetime.now(UTC) <= found.not_valid_after_utc:
+    if site_certificate.not_valid_before_utc <= datetime.now(UTC) <= site_certificate.not_valid_after_utc:
         return ""
     return (
-        f"--cert {certificate} is valid from {found.not_valid_before_utc:%Y-%m-%d} to "
-        f"{found.not_valid_after_utc:%Y-%m-%d}, not now: ask for another, and check this machine's clock"
+        f"--cert {certificate} is valid from {site_certificate.not_valid_before_utc:%Y-%m-%d} to "
+        f"{site_certificate.not_valid_after_utc:%Y-%m-%d}, not now: ask for another, and check "
+        "this machine's clock"
     )
 
 

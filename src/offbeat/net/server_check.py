@@ -171,13 +171,13 @@ def _key(certificate: Path, key: Path | None) -> str:
 
 
 def _authority(path: Path) -> str:
-    found = _load(path, "--client-ca")
-    if found.not_valid_after_utc < datetime.now(UTC):
+    certificate = _load(path, "--client-ca")
+    if certificate.not_valid_after_utc < datetime.now(UTC):
         raise UsageError(
-            f"--client-ca {path} has expired on {found.not_valid_after_utc:%Y-%m-%d}: no site can come in; "
-            "put the authority's new certificate there"
+            f"--client-ca {path} has expired on {certificate.not_valid_after_utc:%Y-%m-%d}: no site can come "
+            "in; put the authority's new certificate there"
         )
-    return f"{path} is valid until {found.not_valid_after_utc:%Y-%m-%d}"
+    return f"{path} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
 def _sites(credentials: ServerCredentials, sites: int) -> str:
