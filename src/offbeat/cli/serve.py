@@ -174,8 +174,8 @@ def serve(
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
     )  # fmt: skip
     credentials = with_own(credentials, state, listen)
-    own = OwnAuthority(state)
-    keeps_own = credentials.certificate == own.certificate
+    authority = OwnAuthority(state)
+    keeps_own = credentials.certificate == authority.certificate
     if check:
         as_json = check == "json"
         check_set_up(
@@ -183,7 +183,7 @@ def serve(
         )
         return
     if keeps_own:
-        renew_certificate(own)
+        renew_certificate(authority)
     credentials.check(listen)
     for file in (
         credentials.certificate,
@@ -218,7 +218,7 @@ def serve(
             signs = asyncio.create_task(_signs_of_life(state))
             stack.callback(signs.cancel)
             if keeps_own:
-                stack.callback(asyncio.create_task(keep_certificate(own)).cancel)
+                stack.callback(asyncio.create_task(keep_certificate(authority)).cancel)
             server = serve_run(
                 experiment, state, listen, options=server_options, credentials=credentials, callbacks=called,
                 mirror=mirror,
