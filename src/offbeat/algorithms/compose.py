@@ -81,8 +81,8 @@ def compose(
         UsageError: A part requires what no other part provides, or more updates at a time than the schedule
             aggregates.
     """
-    source, own = requests or base, unwrap_buffers((objective or base).objective)
-    schedule, goal = strip(unwrap_schedule(base.schedule), RADIO, ASKING), strip(own, MERGE)
+    source, client_objective = requests or base, unwrap_buffers((objective or base).objective)
+    schedule, goal = strip(unwrap_schedule(base.schedule), RADIO, ASKING), strip(client_objective, MERGE)
     asking, merge = layer(source.schedule, ASKING), layer(source.objective, MERGE)
     if asking and merge:
         schedule, goal = replace(asking, inner=schedule), replace(merge, inner=goal)
@@ -95,7 +95,7 @@ def compose(
     elif radio is not None:
         schedule = radio.around(schedule)
     algorithms = zip(PARTS, (aggregator, objective, server_steps, requests), strict=True)
-    taken: dict[str, Any] = {part: _recorded(own) for part, own in algorithms if own is not None}
+    taken: dict[str, Any] = {part: _recorded(chosen) for part, chosen in algorithms if chosen is not None}
     options: dict[str, Any] = {"clip": clip, "codec": codec, "radio": radio, "buffers": buffers}
     taken |= {k: asdict(v) if k in ("codec", "radio") else v for k, v in options.items() if v is not None}
     return replace(

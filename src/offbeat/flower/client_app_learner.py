@@ -57,15 +57,15 @@ class LocalAmount:
         """Raise `UsageError` for a task that has another number of steps than the app will do."""
         if not self.known:
             return
-        own, told = self.steps, f"steps={self.steps}"
-        if own is None:
+        steps, option = self.steps, f"steps={self.steps}"
+        if steps is None:
             passes = self.epochs or 0
-            own, told = passes * steps_per_epoch(task.samples, self.batch_size, False), f"epochs={passes}"
-        if task.done != own:
+            steps, option = passes * steps_per_epoch(task.samples, self.batch_size, False), f"epochs={passes}"
+        if task.done != steps:
             raise UsageError(
-                f"the app does {own} steps in each task of client {task.client}, and task {task.number} has "
-                f"{task.done}: give the algorithm {told}; an algorithm that chooses the number itself, such "
-                "as FedCompass, needs an app that does config['steps'] steps and reports them as 'steps'"
+                f"the app does {steps} steps in each task of client {task.client}, and task {task.number} "
+                f"has {task.done}: give the algorithm {option}; an algorithm that chooses the number itself, "
+                "such as FedCompass, needs an app that does config['steps'] steps and reports them as 'steps'"
             )
 
 
