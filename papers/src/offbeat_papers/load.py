@@ -161,10 +161,14 @@ def _change(document: dict[str, Any], key: str, value: Any, where: str) -> None:
     if section != "algorithms" or not rest:
         change(document, key, deepcopy(value), where)
         return
-    labels = {str(label): own for label, own in document["algorithms"].items() if isinstance(own, dict)}
+    labels = {
+        str(label): algorithm
+        for label, algorithm in document["algorithms"].items()
+        if isinstance(algorithm, dict)
+    }
     if rest.startswith("*."):
         option = rest.removeprefix("*.")
-        chosen = [own for own in labels.values() if option.split(".")[0] in own]
+        chosen = [algorithm for algorithm in labels.values() if option.split(".")[0] in algorithm]
     else:
         # A label may have dots, so the longest match is taken.
         label = max((label for label in labels if rest.startswith(f"{label}.")), key=len, default="")
@@ -172,5 +176,5 @@ def _change(document: dict[str, Any], key: str, value: Any, where: str) -> None:
         chosen = [labels[label]] if label else []
     if not chosen:
         raise UsageError(f"{where} {key} is not allowed: no label has it{did_you_mean(rest, labels)}")
-    for own in chosen:
-        change(own, option, deepcopy(value), where)
+    for algorithm in chosen:
+        change(algorithm, option, deepcopy(value), where)

@@ -86,16 +86,16 @@ def _ours(rows: ItemRows, arm: Arm) -> str:
             return f"1.00x{there}"
         pairs = [(base[seed], amounts[seed]) for seed in amounts if seed in base]
         ratios = [log_ratio(a, b) for a, b in pairs if isinstance(a, Cost) and isinstance(b, Cost)]
-        found = interval([ratio for ratio in ratios if ratio is not None])
+        estimate = interval([ratio for ratio in ratios if ratio is not None])
         late = any(isinstance(cost, Cost) and not cost.reached for cost in base.values())
         bound = ("~ " if censored else "< ") if late else "> " if censored else ""
-        return "-" if found is None else f"{bound}{_ratios(found)}{there}"
+        return "-" if estimate is None else f"{bound}{_ratios(estimate)}{there}"
     values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
-    found = interval([_scale(rows, item.shows) * value for value in values])
-    assert found is not None
+    estimate = interval([_scale(rows, item.shows) * value for value in values])
+    assert estimate is not None
     more = "> " if censored else ""
     unit = _UNITS.get(item.shows, "")
-    return f"{more}{_numbers(found)}{unit}{there}"
+    return f"{more}{_numbers(estimate)}{unit}{there}"
 
 
 def _paper_text(rows: ItemRows, number: Number) -> str:
