@@ -8,7 +8,7 @@ from secrets import token_hex
 from shutil import rmtree
 
 from offbeat.backup.copying import make_new, sync_folders, writing
-from offbeat.backup.manifest import MANIFEST, SECRETS, Manifest, copies_in, folder_name
+from offbeat.backup.manifest import MANIFEST, Manifest, copies_in, folder_name
 from offbeat.backup.run_copy import RunCopy, check_is_run, copy_run, identity
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.net.audit import problems
@@ -106,11 +106,6 @@ def file_problems(directory: Path) -> Iterator[str]:
         yield from (f"the audit's {problem}" for problem in problems(audit_rows(verification.record)))
     except DamageError as error:
         yield str(error)
-
-
-def has_noise(directory: Path, record: RunRecord) -> bool:
-    """Whether a run has noise or secure aggregation, of which something is secret."""
-    return "privacy" in record.meta or (directory / SECRETS).exists()
 
 
 def check_is_server(directory: Path) -> None:

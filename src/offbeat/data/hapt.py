@@ -21,7 +21,6 @@ from offbeat.data.federated import Source
 from offbeat.data.paths import missing_dataset
 from offbeat.data.subsample import Subsample
 
-PERSONS = 30
 _CLASSES = 6
 _WINDOW, _HOP, _CHANNELS = 128, 64, 6
 _WINDOWS_FILE, _RAW_FOLDER = "windows.npz", "RawData"
