@@ -150,20 +150,21 @@ def build(
         UsageError: A name or an option is unknown, or a user's function raises.
     """
     options = dict(spec)
-    others, name = options.pop("with", {}), options.pop("name", None)
+    parts, name = options.pop("with", {}), options.pop("name", None)
     if load is not None and isinstance(name, str) and ":" in name:
         base = _named_algorithm(name, options, load)
     else:
         base = factory_of(factories, name)(**options)
-    if not isinstance(others, Mapping):
+    if not isinstance(parts, Mapping):
         raise UsageError(
-            f"{base.name}: with = {others!r} is not allowed: "
+            f"{base.name}: with = {parts!r} is not allowed: "
             "name parts, such as {aggregator: {name: fedfa}}"
         )
-    if not others:
+    if not parts:
         return base
     return compose(
-        base, **{part: _part(factories, base.name, part, own, load) for part, own in others.items()}
+        base,
+        **{part: _part(factories, base.name, part, part_spec, load) for part, part_spec in parts.items()},
     )
 
 
@@ -206,17 +207,24 @@ def _named_algorithm(name: str, options: Mapping[str, Any], load: Load) -> Algor
     return replace(made, name=name, hyperparameters=dict(options))
 
 
-def _part(factories: Mapping[str, Factory[...]], base: str, part: str, given: Any, load: Load | None) -> Any:
+def _part(
+    factories: Mapping[str, Factory[...]], base: str, part: str, part_spec: Any, load: Load | None
+) -> Any:
     """The value under "with" for one part."""
-    known = tuple(dict.fromkeys((*PARTS, *CompositionOptions.model_fields)))
-    if part not in known:
-        raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), known)}")
-    robust = part == "aggregator" and isinstance(given, Mapping) and "kind" in given and "name" not in given
+    names = tuple(dict.fromkeys((*PARTS, *CompositionOptions.model_fields)))
+    if part not in names:
+        raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), names)}")
+    robust = (
+        part == "aggregator"
+        and isinstance(part_spec, Mapping)
+        and "kind" in part_spec
+        and "name" not in part_spec
+    )
     if robust or (part in CompositionOptions.model_fields and part not in PARTS):
         try:
-            return getattr(CompositionOptions.model_validate({part: given}), part)
+            return getattr(CompositionOptions.model_validate({part: part_spec}), part)
         except ValidationError as error:
             raise UsageError(f"{base}: with.{format_error(error)}") from None
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{base}: with.{part} = {given!r} is not allowed: give a mapping with a name")
-    return build(factories, given, load)
+    if not isinstance(part_spec, Mapping):
+        raise UsageError(f"{base}: with.{part} = {part_spec!r} is not allowed: give a mapping with a name")
+    return build(factories, part_spec, load)

@@ -160,7 +160,7 @@ def serve(
     from offbeat.recipes.names import check_names
 
     setup_logs(log, log_level)
-    sets, given = split_sets(sets, GROUPS)
+    sets, settings = split_sets(sets, GROUPS)
     unencrypted = dashboard is not None and dashboard.startswith(PLAIN)
     dashboard = None if dashboard is None else dashboard.removeprefix(PLAIN)
     descriptors.raise_limit()
@@ -168,7 +168,7 @@ def serve(
     loaded = own_recipe(loaded, loaded.algorithm)
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
     check_names(loaded, allowed)
-    server_options = _server_options(loaded, sites, given.get("server", {}))
+    server_options = _server_options(loaded, sites, settings.get("server", {}))
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,

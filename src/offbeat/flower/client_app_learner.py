@@ -265,18 +265,18 @@ def _make_named(make: Callable[[], InitialArrays]) -> dict[str, Any]:
     return _named(make())
 
 
-def _named(given: InitialArrays) -> dict[str, Any]:
+def _named(arrays: InitialArrays) -> dict[str, Any]:
     """A model's arrays by name, in the order in which Flower has them."""
-    if isinstance(given, nn.Module):
-        return {name: tensor.detach().cpu().numpy() for name, tensor in given.state_dict().items()}
-    if isinstance(given, ArrayRecord):
-        return {name: array.numpy() for name, array in given.items()}
-    if isinstance(given, Mapping):
+    if isinstance(arrays, nn.Module):
+        return {name: tensor.detach().cpu().numpy() for name, tensor in arrays.state_dict().items()}
+    if isinstance(arrays, ArrayRecord):
+        return {name: array.numpy() for name, array in arrays.items()}
+    if isinstance(arrays, Mapping):
         return {
             name: tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else np.asarray(tensor)
-            for name, tensor in given.items()
+            for name, tensor in arrays.items()
         }
-    return {str(number): np.asarray(array) for number, array in enumerate(given)}
+    return {str(number): np.asarray(array) for number, array in enumerate(arrays)}
 
 
 def _load_state(state: Mapping[str, Tensor]) -> RecordDict:

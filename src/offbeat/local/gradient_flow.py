@@ -143,13 +143,13 @@ class GradientFlow:
 
     def _names_of_others(self) -> Iterator[str]:
         """Where the module, or the loss, has the other tensors that the loss follows from."""
-        others = {id(tensor) for tensor in self._others or ()}
-        if not others:
+        other_ids = {id(tensor) for tensor in self._others or ()}
+        if not other_ids:
             return
         yield from self._later
-        yield from (name for name, tensor in _unregistered(self._module) if id(tensor) in others)
+        yield from (name for name, tensor in _unregistered(self._module) if id(tensor) in other_ids)
         if isinstance(self._loss, nn.Module):
-            yield from (f"loss.{n}" for n, p in self._loss.named_parameters() if id(p) in others)
+            yield from (f"loss.{n}" for n, p in self._loss.named_parameters() if id(p) in other_ids)
 
 
 def nothing_to_train(module: nn.Module, *, personal: bool) -> UsageError:
