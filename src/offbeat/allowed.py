@@ -106,8 +106,8 @@ class Allowed:
             NotAllowedError: It is not allowed.
             UsageError: There is no such module or function, or the module raises while it is imported.
         """
-        here, by_name = self._grant(text, option)
-        function = load_named(text, option, here=here)
+        in_directory, by_name = self._grant(text, option)
+        function = load_named(text, option, in_directory=in_directory)
         module, _, attribute = text.partition(":")
         if not by_name and ("." in attribute or not _is_exposed(function, module)):
             raise NotAllowedError(
@@ -121,15 +121,15 @@ class Allowed:
         module, colon, attribute = text.partition(":")
         if not (module and colon and attribute):
             raise UsageError(f"{option} {text}: give module:function")
-        for given in (text, module):
-            if given in self.names:
-                return True, given == text
+        for entry in (text, module):
+            if entry in self.names:
+                return True, entry == text
         note = self.note
-        for given in (text, module):
-            if given in self.installed:
+        for entry in (text, module):
+            if entry in self.installed:
                 place = _package_path(module)
                 if place is None or not self._comes_along(place):
-                    return False, given == text
+                    return False, entry == text
                 note = f"; it is in your file of allowed names, but {place} lies beside what names it"
         raise NotAllowedError(
             f"{option} {text} is not allowed: a name in a file or from a server imports nothing by itself; "

@@ -12,13 +12,13 @@ from typing import Any
 from offbeat.core.errors import OffbeatError, UsageError
 
 
-def load_named(text: str, option: str, *, here: bool = True) -> Any:
+def load_named(text: str, option: str, *, in_directory: bool = True) -> Any:
     """Import an object by a name that the person has typed; `Allowed.load` is for the names of others.
 
     Args:
         text: "module:function".
         option: The option that names it, for messages.
-        here: Whether the module may be in the current directory. False means that it is installed.
+        in_directory: Whether the module may be in the current directory. False means that it is installed.
 
     Raises:
         UsageError: There is no such module or attribute, or the module raises while it is imported.
@@ -26,7 +26,7 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
     module, colon, attribute = text.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{option} {text}: give module:function")
-    if here and (place := str(Path.cwd())) not in sys.path:
+    if in_directory and (place := str(Path.cwd())) not in sys.path:
         # The directory stays in the path for what the module imports later.
         sys.path.append(place)
     try:
@@ -38,7 +38,7 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
             raise _one_line_error(text, option, error) from error
         raise UsageError(
             f"{option} {text}: there is no module {error.name}: install it"
-            + (", or give the name of one in the current directory" if here else "")
+            + (", or give the name of one in the current directory" if in_directory else "")
         ) from None
     try:
         return reduce(getattr, attribute.split("."), imported)

@@ -97,16 +97,16 @@ def _column_cells(
     recipe = amend(document, [], where)
     inline_trace(stated)
     count = max(seeds or recipe.seeds, least)
-    stated_text, found = setting_text(stated), []
+    stated_text, cells = setting_text(stated), []
     for setting in settings(recipe, labels, where):
         # Whether a study may name a function is only known when its runs are made.
         with suppress(NotAllowedError):
             setting.algorithm()
         algorithm = algorithm_text(recipe.spec(setting.label))
-        for own in setting.runs(count):
-            name = digest(stated_text, algorithm, own.seed)
-            found.append(Cell(study, size, column, setting.label, name, own))
-    return found
+        for run in setting.runs(count):
+            name = digest(stated_text, algorithm, run.seed)
+            cells.append(Cell(study, size, column, setting.label, name, run))
+    return cells
 
 
 def setting_text(document: Mapping[str, Any]) -> str:

@@ -10,13 +10,13 @@ from offbeat_papers.study import Size, Study
 
 def studies_of_the_paper(study: Study) -> list[Study]:
     """The built-in studies of a study's paper; of a study that is not built in, the study alone."""
-    known = built_in_studies()
-    if study.name not in known or load_study(study.name) != study:
+    built_in = built_in_studies()
+    if study.name not in built_in or load_study(study.name) != study:
         return [study]
     paper = study.name.partition("/")[0]
     return [
         study,
-        *(load_study(name) for name in known if name.split("/")[0] == paper and name != study.name),
+        *(load_study(name) for name in built_in if name.split("/")[0] == paper and name != study.name),
     ]
 
 

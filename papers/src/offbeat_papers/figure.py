@@ -88,14 +88,14 @@ def _amounts(rows: ItemRows, styles: Styles, *, bars: bool) -> Figure | None:
     _style(ax, "")
     handles = {}
     for place, label in enumerate(labels):
-        found = [(k, _mean(rows, (label, column))) for k, column in enumerate(columns)]
-        known = [(k, mean) for k, mean in found if mean is not None]
-        if not known:
+        column_means = [(k, _mean(rows, (label, column))) for k, column in enumerate(columns)]
+        means = [(k, mean) for k, mean in column_means if mean is not None]
+        if not means:
             continue
         width = 0.8 / len(labels)
-        x = [k + (place - (len(labels) - 1) / 2) * width * bars for k, _ in known]
-        y = [mean for _, (mean, _, _) in known]
-        errors = [[mean - low for _, (mean, low, _) in known], [high - mean for _, (mean, _, high) in known]]
+        x = [k + (place - (len(labels) - 1) / 2) * width * bars for k, _ in means]
+        y = [mean for _, (mean, _, _) in means]
+        errors = [[mean - low for _, (mean, low, _) in means], [high - mean for _, (mean, _, high) in means]]
         style = styles[label]
         if bars:
             ax.bar(x, y, width * 0.9, color=style.colour)

@@ -50,7 +50,7 @@ class Findings:
 
     def __init__(self, judged: Sequence[JudgedExperiment]) -> None:
         self.judged = judged
-        found = [
+        asked = [
             (each.experiment, claim)
             for each in judged
             if each.experiment.no_real_data is None
@@ -58,9 +58,9 @@ class Findings:
             for claim in item.claims
             if claim.verdict not in _NOT_ASKED
         ]
-        known = {claim.measured.key: (experiment, claim) for experiment, claim in found}.values()
-        self.claims = [claim for _, claim in known]
-        self._of_experiments = known
+        distinct = {claim.measured.key: (experiment, claim) for experiment, claim in asked}.values()
+        self.claims = [claim for _, claim in distinct]
+        self._of_experiments = distinct
 
     def grid(self) -> Grid:
         """A row for each claim, with a link to its experiment on the paper's page."""
@@ -106,15 +106,15 @@ def render_findings(results: Results, images: str = "images") -> str:
         results: Where the rows are.
         images: Folder of the figures, as the page names it.
     """
-    found = Findings(judge_experiments(results))
+    findings = Findings(judge_experiments(results))
     papers = load_experiments().papers
-    pairs, sizes, claims = found.pairs(), found.detectable(), found.claims
+    pairs, sizes, claims = findings.pairs(), findings.detectable(), findings.claims
     counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in Verdict}
     same = sum(paper * ours > 0 for paper, ours in pairs)
     correlation = float(np.corrcoef(np.array(pairs).T)[0, 1])
     every = sum(claim.answers["every"] == Verdict.HELD for claim in claims if len(claim.pairs) > 1)
     several = sum(len(claim.pairs) > 1 for claim in claims)
-    with_runs = [each for each in found.judged if each.runs and each.verdict != Verdict.NO_REAL_DATA]
+    with_runs = [each for each in findings.judged if each.runs and each.verdict != Verdict.NO_REAL_DATA]
     sentences = [
         f"Of {len(claims)} distinct claims with enough runs on real data, {counts[Verdict.HELD]} are held, "
         f"{counts[Verdict.NOT_HELD]} are not held, {counts[Verdict.NO_DIFFERENCE]} show no difference, and "
@@ -136,7 +136,7 @@ def render_findings(results: Results, images: str = "images") -> str:
         f"### {paper.title}\n\n"
         + with_numbers(
             paper.gain.partition(_ROWS)[0].strip().removeprefix(_GAIN).lstrip(),
-            [each for each in found.judged if each.experiment.paper == name],
+            [each for each in findings.judged if each.experiment.paper == name],
         )
         for name, paper in papers.items()
         if paper.gain
@@ -180,7 +180,7 @@ def render_findings(results: Results, images: str = "images") -> str:
         "## All claims",
         "Click a head to sort. Each claim stands once; its experiment on the paper's page has its pairs, its "
         "runs and the command that repeats them.",
-        markdown(found.grid()),
+        markdown(findings.grid()),
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -302,15 +302,15 @@ def item_rows(
     Raises:
         UsageError: The study has no such size, or the rows cannot be read.
     """
-    known = results.rows(study.name)
+    recorded_rows = results.rows(study.name)
     if cells is None:
         cells = known_cells(study, size, results)
     planned = _of_item(study, name, cells)
     runs: dict[Arm, dict[int, ResultRow]] = {}
     for cell in planned:
-        found = runs.setdefault((cell.label, cell.column), {})
-        if cell.digest in known:
-            found[cell.seed] = known[cell.digest]
+        seed_rows = runs.setdefault((cell.label, cell.column), {})
+        if cell.digest in recorded_rows:
+            seed_rows[cell.seed] = recorded_rows[cell.digest]
     targets = {cell.column: target_of(study, name, cell) for cell in planned}
     chosen = study.items[name].metric or next((cell.recipe.metric for cell in planned), None)
     first = min((cell.seed for cell in planned), default=0)

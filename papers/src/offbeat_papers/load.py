@@ -157,20 +157,24 @@ def size_labels(study: Study, size: Size) -> list[str]:
 
 def _change(document: dict[str, Any], key: str, value: Any, where: str) -> None:
     """Set a dotted key of a recipe; "algorithms.*.option" of each label that has the option."""
-    section, _, rest = key.partition(".")
-    if section != "algorithms" or not rest:
+    section, _, dotted = key.partition(".")
+    if section != "algorithms" or not dotted:
         change(document, key, deepcopy(value), where)
         return
-    labels = {str(label): own for label, own in document["algorithms"].items() if isinstance(own, dict)}
-    if rest.startswith("*."):
-        option = rest.removeprefix("*.")
-        chosen = [own for own in labels.values() if option.split(".")[0] in own]
+    labels = {
+        str(label): algorithm
+        for label, algorithm in document["algorithms"].items()
+        if isinstance(algorithm, dict)
+    }
+    if dotted.startswith("*."):
+        option = dotted.removeprefix("*.")
+        chosen = [algorithm for algorithm in labels.values() if option.split(".")[0] in algorithm]
     else:
         # A label may have dots, so the longest match is taken.
-        label = max((label for label in labels if rest.startswith(f"{label}.")), key=len, default="")
-        option = rest.removeprefix(f"{label}.")
+        label = max((label for label in labels if dotted.startswith(f"{label}.")), key=len, default="")
+        option = dotted.removeprefix(f"{label}.")
         chosen = [labels[label]] if label else []
     if not chosen:
-        raise UsageError(f"{where} {key} is not allowed: no label has it{did_you_mean(rest, labels)}")
-    for own in chosen:
-        change(own, option, deepcopy(value), where)
+        raise UsageError(f"{where} {key} is not allowed: no label has it{did_you_mean(dotted, labels)}")
+    for algorithm in chosen:
+        change(algorithm, option, deepcopy(value), where)

@@ -106,7 +106,7 @@ def reduced_curves(digest: str, record: RunRecord, metric: str | None) -> list[R
         record: The run.
         metric: The metric. None means the first that is shown.
     """
-    evaluated, found = record.metrics, []
+    evaluated, curves = record.metrics, []
     names = recorded_metrics({"": [evaluated]})
     for name in dict.fromkeys([metric or first_shown(names), "loss"]):
         rows = _defined(evaluated, name)
@@ -114,8 +114,8 @@ def reduced_curves(digest: str, record: RunRecord, metric: str | None) -> list[R
         chosen = [rows[place] for place in places] if rows else []
         if chosen:
             points = tuple(row["t"] for row in chosen), tuple(row[name] for row in chosen)
-            found.append(RunCurve(digest, name, *points))
-    return found
+            curves.append(RunCurve(digest, name, *points))
+    return curves
 
 
 def _measures(record: RunRecord, evaluated: Rows) -> list[NamedMetric]:

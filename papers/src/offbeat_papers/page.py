@@ -154,7 +154,7 @@ def rows_text(rows: Sequence[ResultRow]) -> str:
 
 def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper]) -> Grid:
     """The distinct claims of the papers by verdict; of all also the answers to other questions."""
-    own = {
+    claims_of = {
         name: [
             claim
             for each in judged
@@ -164,8 +164,8 @@ def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper
         ]
         for name in papers
     }
-    every = [claim for claims in own.values() for claim in claims]
-    rows = [_claim_row(paper.name, own[name]) for name, paper in papers.items()]
+    every = [claim for claims in claims_of.values() for claim in claims]
+    rows = [_claim_row(paper.name, claims_of[name]) for name, paper in papers.items()]
     rows.append(_claim_row("**all**", every))
     rows += [_claim_row(f"all, if they spoke of {ASKED[name]}", every, name) for name in _QUESTIONS]
     return [["claims", *Verdict, "distinct", "with those that are said again"], *rows]

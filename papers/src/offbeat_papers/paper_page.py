@@ -34,31 +34,31 @@ OURS = "ours: "
 """First words of items and claims that are not the paper's."""
 
 
-def render_paper(paper: Paper, own: Sequence[JudgedExperiment], page: str = "papers.md") -> str:
+def render_paper(paper: Paper, judged: Sequence[JudgedExperiment], page: str = "papers.md") -> str:
     """The page of a paper as Markdown.
 
     Args:
         paper: The paper.
-        own: Its experiments.
+        judged: Its experiments.
         page: File of the page of all papers, one folder above.
     """
-    causes = _told_once(own)
+    causes = _told_once(judged)
     parts = [
         f"# {paper.title}",
         f"[All papers](../{page}) · [the rule](../studies.md#when-a-claim-holds) · written by "
         f"`offbeat reproduce --page docs/{page}`",
-        *([_LINK.sub("](../", with_numbers(paper.gain.strip(), own))] if paper.gain else []),
+        *([_LINK.sub("](../", with_numbers(paper.gain.strip(), judged))] if paper.gain else []),
         "## Experiments",
         "An experiment's verdict is that of its claims below. "
         f"{MARK}: this number of its runs are of commits that nobody can check out.",
-        markdown([_EXPERIMENT_HEADS, *map(_experiment_row, own)]),
+        markdown([_EXPERIMENT_HEADS, *map(_experiment_row, judged)]),
         "## Claims",
         "The effect of a claim is how many times as long the other one takes, or by how much the first is "
         "ahead; of a claim on several pairs of arms, the mean over them with its 95 % interval by Welch's t. "
         "The verdict answers what the paper's words ask: of the mean, where no other question stands in "
         "brackets. *More* has the answers to other questions, the pairs, the runs, and the command that "
         "makes them.",
-        markdown([_CLAIM_HEADS, *_claim_rows(own)]),
+        markdown([_CLAIM_HEADS, *_claim_rows(judged)]),
     ]
     if causes:
         parts += [

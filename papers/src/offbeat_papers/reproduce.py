@@ -105,15 +105,15 @@ def _find(names: list[str]) -> "list[tuple[Study, str]]":
     """Study and item of each name; all items of a paper for its name alone."""
     from offbeat_papers.load import all_items, find_item, items_of
 
-    found: dict[str, tuple[Study, str]] = {}
+    items: dict[str, tuple[Study, str]] = {}
     for name in names:
         if name == "all":
-            found |= all_items()
+            items |= all_items()
         elif "/" not in name and ":" not in name and (of_paper := items_of(name)):
-            found |= of_paper
+            items |= of_paper
         else:
-            found[name] = find_item(name)
-    return list(found.values())
+            items[name] = find_item(name)
+    return list(items.values())
 
 
 def _cells(

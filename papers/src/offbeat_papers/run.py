@@ -150,14 +150,16 @@ def estimate(cells: Sequence[Cell], results: Results) -> Estimate:
         results: Where the rows are.
     """
     todo = missing(cells, results)
-    known: dict[tuple[str, ...], list[float]] = {}
+    seconds: dict[tuple[str, ...], list[float]] = {}
     for study in {cell.study.name for cell in todo}:
         for row in results.rows(study).values():
             for key in _likeness(study, row):
                 if row.processor is not None:
-                    known.setdefault(key, []).append(row.processor)
-    found = [next((known[key] for key in _likeness(c.study.name, c) if key in known), None) for c in todo]
-    means = [sum(times) / len(times) for times in found if times]
+                    seconds.setdefault(key, []).append(row.processor)
+    similar = [
+        next((seconds[key] for key in _likeness(c.study.name, c) if key in seconds), None) for c in todo
+    ]
+    means = [sum(times) / len(times) for times in similar if times]
     return Estimate(len(todo), len(todo) - len(means), sum(means))
 
 

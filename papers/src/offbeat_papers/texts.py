@@ -77,25 +77,25 @@ def _ours(rows: ItemRows, arm: Arm) -> str:
     if not amounts:
         return "not run"
     censored = sum(isinstance(amount, Cost) and not amount.reached for amount in amounts.values())
-    there = f" ({len(amounts) - censored} of {len(amounts)} seeds)" if censored else ""
+    reached = f" ({len(amounts) - censored} of {len(amounts)} seeds)" if censored else ""
     if item.shows in COSTS and item.relative:
         if 2 * censored >= len(amounts):
-            return f"-{there}"
+            return f"-{reached}"
         base = rows.amounts((item.relative, arm[1]), item.shows)
         if arm[0] == item.relative:
-            return f"1.00x{there}"
+            return f"1.00x{reached}"
         pairs = [(base[seed], amounts[seed]) for seed in amounts if seed in base]
         ratios = [log_ratio(a, b) for a, b in pairs if isinstance(a, Cost) and isinstance(b, Cost)]
-        found = interval([ratio for ratio in ratios if ratio is not None])
+        estimate = interval([ratio for ratio in ratios if ratio is not None])
         late = any(isinstance(cost, Cost) and not cost.reached for cost in base.values())
         bound = ("~ " if censored else "< ") if late else "> " if censored else ""
-        return "-" if found is None else f"{bound}{_ratios(found)}{there}"
+        return "-" if estimate is None else f"{bound}{_ratios(estimate)}{reached}"
     values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
-    found = interval([_scale(rows, item.shows) * value for value in values])
-    assert found is not None
+    estimate = interval([_scale(rows, item.shows) * value for value in values])
+    assert estimate is not None
     more = "> " if censored else ""
     unit = _UNITS.get(item.shows, "")
-    return f"{more}{_numbers(found)}{unit}{there}"
+    return f"{more}{_numbers(estimate)}{unit}{reached}"
 
 
 def _paper_text(rows: ItemRows, number: Number) -> str:

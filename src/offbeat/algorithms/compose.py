@@ -81,8 +81,8 @@ def compose(
         UsageError: A part requires what no other part provides, or more updates at a time than the schedule
             aggregates.
     """
-    source, own = requests or base, unwrap_buffers((objective or base).objective)
-    schedule, goal = strip(unwrap_schedule(base.schedule), RADIO, ASKING), strip(own, MERGE)
+    source, client_objective = requests or base, unwrap_buffers((objective or base).objective)
+    schedule, goal = strip(unwrap_schedule(base.schedule), RADIO, ASKING), strip(client_objective, MERGE)
     asking, merge = layer(source.schedule, ASKING), layer(source.objective, MERGE)
     if asking and merge:
         schedule, goal = replace(asking, inner=schedule), replace(merge, inner=goal)
@@ -95,7 +95,7 @@ def compose(
     elif radio is not None:
         schedule = radio.around(schedule)
     algorithms = zip(PARTS, (aggregator, objective, server_steps, requests), strict=True)
-    taken: dict[str, Any] = {part: _recorded(own) for part, own in algorithms if own is not None}
+    taken: dict[str, Any] = {part: _recorded(chosen) for part, chosen in algorithms if chosen is not None}
     options: dict[str, Any] = {"clip": clip, "codec": codec, "radio": radio, "buffers": buffers}
     taken |= {k: asdict(v) if k in ("codec", "radio") else v for k, v in options.items() if v is not None}
     return replace(
@@ -150,20 +150,21 @@ def build(
         UsageError: A name or an option is unknown, or a user's function raises.
     """
     options = dict(spec)
-    others, name = options.pop("with", {}), options.pop("name", None)
+    parts, name = options.pop("with", {}), options.pop("name", None)
     if load is not None and isinstance(name, str) and ":" in name:
         base = _named_algorithm(name, options, load)
     else:
         base = factory_of(factories, name)(**options)
-    if not isinstance(others, Mapping):
+    if not isinstance(parts, Mapping):
         raise UsageError(
-            f"{base.name}: with = {others!r} is not allowed: "
+            f"{base.name}: with = {parts!r} is not allowed: "
             "name parts, such as {aggregator: {name: fedfa}}"
         )
-    if not others:
+    if not parts:
         return base
     return compose(
-        base, **{part: _part(factories, base.name, part, own, load) for part, own in others.items()}
+        base,
+        **{part: _part(factories, base.name, part, part_spec, load) for part, part_spec in parts.items()},
     )
 
 
@@ -206,17 +207,24 @@ def _named_algorithm(name: str, options: Mapping[str, Any], load: Load) -> Algor
     return replace(made, name=name, hyperparameters=dict(options))
 
 
-def _part(factories: Mapping[str, Factory[...]], base: str, part: str, given: Any, load: Load | None) -> Any:
+def _part(
+    factories: Mapping[str, Factory[...]], base: str, part: str, part_spec: Any, load: Load | None
+) -> Any:
     """The value under "with" for one part."""
-    known = tuple(dict.fromkeys((*PARTS, *CompositionOptions.model_fields)))
-    if part not in known:
-        raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), known)}")
-    robust = part == "aggregator" and isinstance(given, Mapping) and "kind" in given and "name" not in given
+    names = tuple(dict.fromkeys((*PARTS, *CompositionOptions.model_fields)))
+    if part not in names:
+        raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), names)}")
+    robust = (
+        part == "aggregator"
+        and isinstance(part_spec, Mapping)
+        and "kind" in part_spec
+        and "name" not in part_spec
+    )
     if robust or (part in CompositionOptions.model_fields and part not in PARTS):
         try:
-            return getattr(CompositionOptions.model_validate({part: given}), part)
+            return getattr(CompositionOptions.model_validate({part: part_spec}), part)
         except ValidationError as error:
             raise UsageError(f"{base}: with.{format_error(error)}") from None
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{base}: with.{part} = {given!r} is not allowed: give a mapping with a name")
-    return build(factories, given, load)
+    if not isinstance(part_spec, Mapping):
+        raise UsageError(f"{base}: with.{part} = {part_spec!r} is not allowed: give a mapping with a name")
+    return build(factories, part_spec, load)

@@ -97,13 +97,13 @@ def file_problems(directory: Path) -> Iterator[str]:
     Args:
         directory: The run's directory, which no process writes.
     """
-    found = verify(directory)
-    yield from found.problems
-    if found.record is None or not found.record.served:
+    verification = verify(directory)
+    yield from verification.problems
+    if verification.record is None or not verification.record.served:
         return
     try:
-        yield from damaged_updates(found.record)
-        yield from (f"the audit's {problem}" for problem in problems(audit_rows(found.record)))
+        yield from damaged_updates(verification.record)
+        yield from (f"the audit's {problem}" for problem in problems(audit_rows(verification.record)))
     except DamageError as error:
         yield str(error)
 

@@ -80,21 +80,21 @@ class Manifest(Struct, frozen=True, kw_only=True):
         """
         path = copy / MANIFEST
         try:
-            found = msgspec.json.decode(read_text(path, _MOST_BYTES), type=cls)
+            manifest = msgspec.json.decode(read_text(path, _MOST_BYTES), type=cls)
         except OSError as error:
             raise _damage(path, f"cannot be read ({error.strerror or error})") from None
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise _damage(path, f"is no whole manifest ({error})") from None
-        if found.offbeat_backup != FORM:
-            raise _damage(path, f"has form {found.offbeat_backup}, and this version reads {FORM}")
-        if found.checksum != found._digest():
+        if manifest.offbeat_backup != FORM:
+            raise _damage(path, f"has form {manifest.offbeat_backup}, and this version reads {FORM}")
+        if manifest.checksum != manifest._digest():
             raise _damage(path, "does not match its checksum")
-        for name in found.files:
+        for name in manifest.files:
             if not is_inside(name):
                 raise _damage(path, f"names {name[:60]!r}, which is no file of a copy")
-        if DATABASE not in found.files:
+        if DATABASE not in manifest.files:
             raise _damage(path, f"names no {DATABASE}")
-        return found
+        return manifest
 
     def text(self) -> bytes:
         """The manifest as the bytes of its file."""

@@ -93,14 +93,14 @@ def _check_empty(directory: Path) -> None:
     if directory.is_symlink() or not directory.is_dir():
         raise UsageError(f"{directory} is no directory: give one that is missing or empty")
     try:
-        found = sorted(path.name for path in directory.iterdir())
+        names = sorted(path.name for path in directory.iterdir())
     except OSError as error:
         raise UsageError(f"{directory} cannot be read: {error.strerror}") from None
     if directory.is_mount():
         raise UsageError(f"{directory} is where a disk is mounted: give a directory below it")
-    if found:
+    if names:
         raise UsageError(
-            f"{directory} is not empty (it has {found[0]}): nothing was restored. Move what is there away, "
+            f"{directory} is not empty (it has {names[0]}): nothing was restored. Move what is there away, "
             "or give another directory"
         )
 

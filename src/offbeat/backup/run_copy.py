@@ -271,15 +271,15 @@ def _copy_others(
 
 def _others(directory: Path, ended: bool) -> Iterator[Path]:
     for place, folders, files in walk(directory):
-        here = Path(place)
-        top = here == directory
+        folder = Path(place)
+        top = folder == directory
         if top and not ended and _AT_THE_END in folders:
             folders.remove(_AT_THE_END)
-        yield from (here / name for name in folders if (here / name).is_symlink())
+        yield from (folder / name for name in folders if (folder / name).is_symlink())
         for name in sorted(files):
             own = name in _ITS_OWN or _OF_CHECKPOINTS.fullmatch(name) or (name == MODEL and not ended)
             if not (name.endswith(".part") or name.startswith(".") or (top and own)):
-                yield here / name
+                yield folder / name
 
 
 def _check_room(directory: Path, target: Path, names: list[str]) -> None:

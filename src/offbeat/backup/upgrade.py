@@ -76,11 +76,11 @@ def upgrade(directory: Path, copies: Path, *, dry_run: bool = False) -> Upgrade:
     before = int(record.meta["format"])
     _check_goes_on(record, before)
     wanted = range(before, FORMAT) if before in STEPS else range(0)
-    found = Upgrade(before, max(before, wanted.stop), tuple(STEPS[number].what for number in wanted))
+    planned = Upgrade(before, max(before, wanted.stop), tuple(STEPS[number].what for number in wanted))
     for problem in file_problems(directory):
         raise RunError(f"{problem}; nothing was changed")
     if dry_run or not wanted:
-        return found
+        return planned
     copy = backup(directory, copies).folder
     held, path = lock(directory), directory / DATABASE
     try:
@@ -88,7 +88,7 @@ def upgrade(directory: Path, copies: Path, *, dry_run: bool = False) -> Upgrade:
             _apply(path, database, wanted)
     finally:
         held.release()
-    return Upgrade(before, found.after, found.steps, copy)
+    return Upgrade(before, planned.after, planned.steps, copy)
 
 
 def _check_goes_on(record: RunRecord, number: int) -> None:

@@ -34,12 +34,12 @@ _NAME = re.compile(r"[\w.]+:[\w.]+")
 
 
 def allowed_names(
-    given: Sequence[str] | None, folders: Sequence[Path | None] = (), *typed: Sequence[str] | None
+    allow: Sequence[str] | None, folders: Sequence[Path | None] = (), *typed: Sequence[str] | None
 ) -> "Allowed":
     """The names that a command's files, or its server, may give.
 
     Args:
-        given: The values of `--allow`.
+        allow: The values of `--allow`.
         folders: The folders of the recipe, the study or the run's record. None is what has no folder.
         typed: Texts that the person has typed, such as those of `--set`: the names in them are allowed.
 
@@ -48,13 +48,13 @@ def allowed_names(
     """
     from offbeat.allowed import Allowed, is_entry
 
-    for name in given or ():
+    for name in allow or ():
         if not is_entry(name):
             raise UsageError(f"--allow {name} is not allowed: give MODULE or MODULE:FUNCTION, such as clinic")
     beside = tuple(folder.resolve() for folder in folders if folder is not None)
     own = [name for texts in typed for text in texts or () for name in typed_names(text)]
     installed, note = _read(beside)
-    return Allowed((*(given or ()), *own), installed, beside, note)
+    return Allowed((*(allow or ()), *own), installed, beside, note)
 
 
 def recipe_folder(recipe: str) -> Path | None:

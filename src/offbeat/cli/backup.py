@@ -52,7 +52,7 @@ def backup(
         from offbeat.backup.backup import backup as back_up
 
     seconds = None if every is None else seconds_of("--every", every)
-    told = False
+    shown = False
     while True:
         begun, ended = time.monotonic(), False
         try:
@@ -62,8 +62,8 @@ def backup(
                 raise
             err.print(f"offbeat: {error}; the next attempt is in {every}", markup=False, soft_wrap=True)
         else:
-            _show_backup(directory, made, as_json=as_json, first=not told)
-            told, ended = True, made.copy.record.status == "finished"
+            _show_backup(directory, made, as_json=as_json, first=not shown)
+            shown, ended = True, made.copy.record.status == "finished"
         if seconds is None or ended:
             return
         time.sleep(max(1.0, seconds - (time.monotonic() - begun)))

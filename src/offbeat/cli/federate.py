@@ -88,16 +88,14 @@ def federate(
         federation.wait()
 
 
-def _data_of_sites(recipe: "Recipe", sites: int | None, given: Sequence[str] | None) -> list[tuple[str, str]]:
+def _data_of_sites(recipe: "Recipe", sites: int | None, data: Sequence[str] | None) -> list[tuple[str, str]]:
     """The name of each site, and its data as the option `--data` of `join` takes them."""
     from offbeat.data import DATASETS, load
 
-    if given:
-        if sites is not None and sites != len(given):
-            raise UsageError(
-                f"--sites {sites} with {len(given)} times --data: give --data once for each site"
-            )
-        return [(f"site-{number}", own) for number, own in enumerate(given, 1)]
+    if data:
+        if sites is not None and sites != len(data):
+            raise UsageError(f"--sites {sites} with {len(data)} times --data: give --data once for each site")
+        return [(f"site-{number}", option) for number, option in enumerate(data, 1)]
     dataset = recipe.data.dataset
     if dataset not in DATASETS:
         raise UsageError(

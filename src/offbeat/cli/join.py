@@ -149,12 +149,12 @@ def join(
     from offbeat.models.specs import NamedModel
 
     setup_logs(log, log_level)
-    others, given = split_sets(sets, GROUPS)
-    if others:
+    ungrouped, settings = split_sets(sets, GROUPS)
+    if ungrouped:
         raise UsageError(
-            f"--set {others[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
+            f"--set {ungrouped[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
         )
-    site_options = validated(SiteOptions, given.get("site", {}), "--set site")
+    site_options = validated(SiteOptions, settings.get("site", {}), "--set site")
     give_up = seconds_or_never(give_up_after)
     access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
     connect = access.connect()
@@ -167,10 +167,10 @@ def join(
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
     dataset = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
-    own_policy = make_policy(policy, given.get("policy"))
+    own_policy = make_policy(policy, settings.get("policy"))
     examples = None
-    if "examples" in given:
-        examples = validated(ExamplesPrivacy, given["examples"], "--set examples")
+    if "examples" in settings:
+        examples = validated(ExamplesPrivacy, settings["examples"], "--set examples")
     if examples is not None and state is None:
         raise UsageError("--set examples needs --state: what is spent must outlive the process")
     taking_part = partial(
@@ -213,14 +213,14 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
     return reasons[0]
 
 
-def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
+def make_policy(file: Path | None, changes: Mapping[str, Any] | None) -> "SitePolicy | None":
     """The policy of the file of `--policy` with the changes of `--set`; None without either."""
     from offbeat.core.validation import validated
     from offbeat.documents import parse_yaml, read_text
     from offbeat.net.client.policy import SitePolicy
 
     if file is None:
-        return None if given is None else validated(SitePolicy, given, "--set policy")
+        return None if changes is None else validated(SitePolicy, changes, "--set policy")
     try:
         document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
@@ -229,8 +229,8 @@ def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePoli
     document = {} if document is None else document
     if not isinstance(document, dict):
         raise UsageError(f"--policy {file} is not a mapping, such as min_batch_size: 8")
-    changed = "" if given is None else ", changed by --set"
-    return validated(SitePolicy, document | dict(given or {}), f"--policy {file}{changed}")
+    changed = "" if changes is None else ", changed by --set"
+    return validated(SitePolicy, document | dict(changes or {}), f"--policy {file}{changed}")
 
 
 def _make_learner(text: str) -> "TorchLearner | LoopLearner":

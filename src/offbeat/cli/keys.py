@@ -105,11 +105,11 @@ def split_sets(
     from offbeat.documents import parse_yaml
     from offbeat.recipes.load import change
 
-    others, settings = list[str](), dict[str, Any]()
+    ungrouped, settings = list[str](), dict[str, Any]()
     for text in sets or ():
         first = text.partition("=")[0].partition(".")[0]
         if first not in groups:
-            others.append(text)
+            ungrouped.append(text)
             continue
         key, equals, written = text.partition("=")
         if not equals:
@@ -122,7 +122,7 @@ def split_sets(
         if key == first and not isinstance(value, dict):
             raise UsageError(f"--set {text} is not allowed: give --set {first}.KEY=VALUE")
         change(settings, key, value)
-    return others, settings
+    return ungrouped, settings
 
 
 def key_rows(names: Sequence[str], groups: Mapping[str, KeyGroup]) -> Iterator[tuple[str, str]]:

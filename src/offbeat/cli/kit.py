@@ -23,15 +23,15 @@ def kit(
     with requires_extra("net"):
         from offbeat.net.kit import KitFile
 
-    found = KitFile(file).read()
+    site_kit = KitFile(file).read()
     if action == "policy":
-        print(found.policy, end="")  # noqa: T201
+        print(site_kit.policy, end="")  # noqa: T201
         return
     rows = {
-        "site": found.name, "server": found.address,
-        "fingerprint": found.fingerprint or "none: the authorities that the system trusts",
-        "run": found.run or "the one that the server has", "expires": found.ends,
-        "made by": f"Offbeat {found.made_by}", "format": str(found.offbeat_kit),
+        "site": site_kit.name, "server": site_kit.address,
+        "fingerprint": site_kit.fingerprint or "none: the authorities that the system trusts",
+        "run": site_kit.run or "the one that the server has", "expires": site_kit.ends,
+        "made by": f"Offbeat {site_kit.made_by}", "format": str(site_kit.offbeat_kit),
     }  # fmt: skip
     for name, value in rows.items():
         out.print(f"{name:12} {value}", markup=False, soft_wrap=True)

@@ -165,7 +165,7 @@ def serve(
     from offbeat.recipes.names import check_names
 
     setup_logs(log, log_level)
-    sets, given = split_sets(sets, GROUPS)
+    sets, settings = split_sets(sets, GROUPS)
     unencrypted = dashboard is not None and dashboard.startswith(PLAIN)
     dashboard = None if dashboard is None else dashboard.removeprefix(PLAIN)
     descriptors.raise_limit()
@@ -175,14 +175,14 @@ def serve(
     loaded = own_recipe(loaded, loaded.algorithm)
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
     check_names(loaded, allowed)
-    server_options = _server_options(loaded, sites, given.get("server", {}))
+    server_options = _server_options(loaded, sites, settings.get("server", {}))
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
     )  # fmt: skip
     credentials = with_own(credentials, state, listen)
-    own = OwnAuthority(state)
-    keeps_own = credentials.certificate == own.certificate
+    authority = OwnAuthority(state)
+    keeps_own = credentials.certificate == authority.certificate
     if check:
         as_json = check == "json"
         check_set_up(
@@ -190,7 +190,7 @@ def serve(
         )
         return
     if keeps_own:
-        renew_certificate(own)
+        renew_certificate(authority)
     credentials.check(listen)
     for file in (
         credentials.certificate,
@@ -225,7 +225,7 @@ def serve(
             signs = asyncio.create_task(_signs_of_life(state))
             stack.callback(signs.cancel)
             if keeps_own:
-                stack.callback(asyncio.create_task(keep_certificate(own)).cancel)
+                stack.callback(asyncio.create_task(keep_certificate(authority)).cancel)
             server = serve_run(
                 experiment, state, listen, options=server_options, credentials=credentials, callbacks=called,
                 mirror=mirror,

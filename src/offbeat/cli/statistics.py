@@ -23,34 +23,34 @@ def statistics(
     """Show the features of all clients: missing values, means, deviations, quantiles, shares of labels."""
     from offbeat.recipes.statistics import read_statistics
 
-    found = read_statistics(directory)
-    rows = list(_rows(found))
+    summary = read_statistics(directory)
+    rows = list(_rows(summary))
     if as_json:
-        print_json({"samples": found.samples, "labels": found.labels.tolist(), "features": rows})
+        print_json({"samples": summary.samples, "labels": summary.labels.tolist(), "features": rows})
         return
-    out.print(f"{found.samples} samples, {len(rows)} features", markup=False)
+    out.print(f"{summary.samples} samples, {len(rows)} features", markup=False)
     table = plain_table("feature", *list(rows[0])[1:])
     for row in rows:
         add_row(table, *(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
     out.print(table)
-    if len(found.labels):
-        shares = ", ".join(f"{label}: {100 * share:.1f} %" for label, share in enumerate(found.labels))
+    if len(summary.labels):
+        shares = ", ".join(f"{label}: {100 * share:.1f} %" for label, share in enumerate(summary.labels))
         out.print(f"labels {shares}", markup=False, soft_wrap=True)
-    if found.far_apart:
-        out.print(f"{found.apart_text}; have they the same unit?", markup=False, soft_wrap=True)
+    if summary.far_apart:
+        out.print(f"{summary.apart_text}; have they the same unit?", markup=False, soft_wrap=True)
 
 
-def _rows(found: "FeatureStatistics") -> list[dict[str, object]]:
+def _rows(summary: "FeatureStatistics") -> list[dict[str, object]]:
     """The numbers of each feature by name."""
-    quantiles = {f"q{round(100 * q)}": found.quantile(q) for q in QUANTILES}
+    quantiles = {f"q{round(100 * q)}": summary.quantile(q) for q in QUANTILES}
     columns = {
-        "missing": found.missing,
-        "mean": found.mean,
-        "std": found.std,
+        "missing": summary.missing,
+        "mean": summary.mean,
+        "std": summary.std,
         **quantiles,
-        "between": found.between,
+        "between": summary.between,
     }
     return [
         {"feature": str(feature), **{name: float(values[feature]) for name, values in columns.items()}}
-        for feature in range(len(found.mean))
+        for feature in range(len(summary.mean))
     ]

@@ -37,13 +37,15 @@ def verify(
     for place in places:
         if (place / LOCK).is_file() and is_locked(place):
             raise UsageError(f"{place}: a process is writing it; stop that first, or verify a copy")
-        found = verify_files(place)
-        if found.record is not None:
-            rows += _replayed(found, allowed)
+        verification = verify_files(place)
+        if verification.record is not None:
+            rows += _replayed(verification, allowed)
         if not as_json:
-            for line in found.problems:
+            for line in verification.problems:
                 out.print(line, markup=False, soft_wrap=True)
-        problems, files, nbytes = problems + found.problems, files + found.files, nbytes + found.nbytes
+        problems += verification.problems
+        files += verification.files
+        nbytes += verification.nbytes
     if as_json:
         counts = {"directories": len(places), "files": files, "bytes": nbytes, "rows_replayed": rows}
         print_json({"problems": problems, **counts})

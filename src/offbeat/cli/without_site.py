@@ -29,17 +29,17 @@ def replay_without_site(
     tested = learner.data.test is not None
     experiment = make_experiment(recipe, recorded_algorithm(record, allow), learner)
     prepared = experiment.prepare(int(record.meta["clients"]), tested=tested)
-    found = replay_without(record, prepared, part.client)
-    model = found.model if prepared.complete is unchanged else prepared.complete(found.model)
+    replay = replay_without(record, prepared, part.client)
+    model = replay.model if prepared.complete is unchanged else prepared.complete(replay.model)
     metrics = learner.evaluate(model) if tested else {}
     if output is not None:
         _write(output, model)
     if as_json:
-        told = {"site": site, "updates": part.updates, "of": part.of, "versions": part.versions}
-        made = {"start": found.start, "version": found.version, "metrics": metrics, "output": output}
-        print_json({**told, **made, "output": None if output is None else str(output)})
+        site_part = {"site": site, "updates": part.updates, "of": part.of, "versions": part.versions}
+        made = {"start": replay.start, "version": replay.version, "metrics": metrics}
+        print_json({**site_part, **made, "output": None if output is None else str(output)})
         return
-    for line in _lines(part, found.start, metrics, record):
+    for line in _lines(part, replay.start, metrics, record):
         out.print(line, markup=False, soft_wrap=True)
     if output is not None:
         out.print(

@@ -37,15 +37,15 @@ def encode_indices(indices: Indices | None, size: int) -> bytes:
         return b""
     m = _parameter(n, size)
     width, short = _binary(m)
-    quotients, rest = np.divmod(np.diff(indices, prepend=-1) - 1, m)
-    longer = rest >= short
-    rest[longer] += short
-    extra = (rest & 1)[longer] if m > 1 else rest[:0]
-    rest[longer] >>= 1
+    quotients, remainders = np.divmod(np.diff(indices, prepend=-1) - 1, m)
+    longer = remainders >= short
+    remainders[longer] += short
+    extra = (remainders & 1)[longer] if m > 1 else remainders[:0]
+    remainders[longer] >>= 1
     ends = np.cumsum(quotients + 1)
     unary = np.zeros(int(ends[-1]), np.uint8)
     unary[ends - 1] = 1
-    return pack(rest, width) + pack(extra, 1) + np.packbits(unary).tobytes()
+    return pack(remainders, width) + pack(extra, 1) + np.packbits(unary).tobytes()
 
 
 def decode_indices(reader: Reader, count: int, size: int) -> Indices | None:

@@ -188,13 +188,13 @@ class GlobalModel:
         memories = (self.memory, *self.step_memories)
         saved = [_Saved(memory) for memory in memories] if self.guard is not None else []
         model, reason = self._next(updates, command)
-        if saved and reason is None and not all_finite(tensor for own in saved for tensor in own.changed()):
+        if saved and reason is None and not all_finite(tensor for old in saved for tensor in old.changed()):
             reason = "the memory of its aggregator or server steps is not finite"
         if reason is None:
             self.model = model
             return
-        for own in saved:
-            own.restore()
+        for old in saved:
+            old.restore()
         self.skipped.append(Skipped(command.version, reason))
 
     def finish_release(self, event: Released) -> Aggregate:

@@ -132,7 +132,7 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
             )  # fmt: skip
         case events.CommitteeFormed():
             formed: dict[str, Any] = {
-                "epoch": event.epoch, "run": event.run, "helpers": [list(own) for own in event.helpers]
+                "epoch": event.epoch, "run": event.run, "helpers": [list(helper) for helper in event.helpers]
             }  # fmt: skip
             if event.rule > 1:
                 formed["rule"] = event.rule
@@ -141,13 +141,13 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
             return Row(seq, t, "event", "committee", version=version, data=formed)
         case events.Releasing() | events.Released():
             name = "releasing" if isinstance(event, events.Releasing) else "released"
-            told: dict[str, Any] = json.decode(json.encode(event))
-            del told["version"]
+            fields: dict[str, Any] = json.decode(json.encode(event))
+            del fields["version"]
             # A run that knew none of these fields recorded the event without them.
-            for own in _LATER:
-                if not told.get(own, True):
-                    del told[own]
-            return Row(seq, t, "event", name, version=event.version, data=told)
+            for later in _LATER:
+                if not fields.get(later, True):
+                    del fields[later]
+            return Row(seq, t, "event", name, version=event.version, data=fields)
         case events.Lost() | events.Left():
             name, reason = "lost" if isinstance(event, events.Lost) else "left", {"reason": event.reason}
             lost, start, steps = (task.id, task.base, task.steps) if task else (event.task, None, None)

@@ -15,12 +15,12 @@ def read_numbers(scalars: Sequence[Tensor]) -> list[float]:
         return [scalars[0].item()]
     if all(scalar.is_cpu for scalar in scalars):
         return [scalar.item() for scalar in scalars]
-    there = [i for i, scalar in enumerate(scalars) if not scalar.is_cpu]
-    found: list[float] = [0.0 if i in there else scalar.item() for i, scalar in enumerate(scalars)]
+    on_device = [i for i, scalar in enumerate(scalars) if not scalar.is_cpu]
+    numbers: list[float] = [0.0 if i in on_device else scalar.item() for i, scalar in enumerate(scalars)]
     # Booleans and integers up to 2^24 are float32 numbers too; a norm keeps its own type.
-    kinds = {scalars[i].dtype for i in there}
+    kinds = {scalars[i].dtype for i in on_device}
     kind = kinds.pop() if len(kinds) == 1 else torch.float32
-    together = torch.stack([scalars[i].detach().reshape(()).to(kind) for i in there]).cpu().tolist()
-    for i, number in zip(there, together, strict=True):
-        found[i] = number
-    return found
+    together = torch.stack([scalars[i].detach().reshape(()).to(kind) for i in on_device]).cpu().tolist()
+    for i, number in zip(on_device, together, strict=True):
+        numbers[i] = number
+    return numbers

@@ -294,17 +294,17 @@ def federate(
     check_parts(rows, len(whole))
     all_names = [str(name) for name in by_client] if isinstance(by_client, Mapping) else []
     names = tuple(all_names[client] for client in kept) if all_names else ()
-    tested, trusted = (None if own is None else as_other_samples(own, label) for own in (test, root))
+    tested, trusted = (None if other is None else as_other_samples(other, label) for other in (test, root))
     if isinstance(validation, int | float):
         remain, held = _held_out(rows, validation)
         return FederatedData(whole, tested, Rows.of(remain), held, starts, trusted, names)
-    own = [as_other_samples(samples, label) for samples in _by_client(validation, by_client)]
-    if len(own) != clients:
-        raise UsageError(f"validation: {len(own)} datasets for {clients} clients; give one for each")
-    own = [own[client] for client in kept]
-    ends = len(whole) + np.cumsum([len(samples) for samples in own])
+    held_sets = [as_other_samples(samples, label) for samples in _by_client(validation, by_client)]
+    if len(held_sets) != clients:
+        raise UsageError(f"validation: {len(held_sets)} datasets for {clients} clients; give one for each")
+    held_sets = [held_sets[client] for client in kept]
+    ends = len(whole) + np.cumsum([len(samples) for samples in held_sets])
     held_parts = np.split(np.arange(len(whole), ends[-1]), ends[:-1] - len(whole))
-    every = concatenated([whole, *own])
+    every = concatenated([whole, *held_sets])
     return FederatedData(every, tested, Rows.of(rows), Rows.of(held_parts), starts, trusted, names)
 
 

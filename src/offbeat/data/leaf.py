@@ -40,15 +40,15 @@ def samples_by_user(data: Any) -> dict[str, dict[str, Any]]:
         for at, user in enumerate(users):
             if user in samples:
                 raise UsageError(f"user {user!r} is twice in LEAF's data: give each user's samples once")
-            own = part["user_data"].get(user)
-            if not isinstance(own, Mapping) or not {"x", "y"} <= set(own):
+            user_data = part["user_data"].get(user)
+            if not isinstance(user_data, Mapping) or not {"x", "y"} <= set(user_data):
                 raise UsageError(f"user {user!r} of LEAF's data has no x and y in user_data")
-            if counts is not None and counts[at] != len(own["y"]):
+            if counts is not None and counts[at] != len(user_data["y"]):
                 raise UsageError(
-                    f"user {user!r} of LEAF's data has {len(own['y'])} samples, and num_samples says "
+                    f"user {user!r} of LEAF's data has {len(user_data['y'])} samples, and num_samples says "
                     f"{counts[at]}: the file is not whole"
                 )
-            samples[user] = dict(zip("xy", _numbers(own["x"], own["y"]), strict=True))
+            samples[user] = dict(zip("xy", _numbers(user_data["x"], user_data["y"]), strict=True))
     return samples
 
 

@@ -47,15 +47,17 @@ def server_data(text: str) -> Samples:
     return load(text).test if text in DATASETS else _named(text, "--test").train
 
 
-def _part(source: Source, rest: str) -> Samples:
-    if source.groups is not None and rest in source.group_names:
-        return source.train.subset(np.flatnonzero(source.groups == source.group_names.index(rest)))
-    share = re.fullmatch(r"(\d+)/(\d+)", rest)
+def _part(source: Source, selection: str) -> Samples:
+    if source.groups is not None and selection in source.group_names:
+        return source.train.subset(np.flatnonzero(source.groups == source.group_names.index(selection)))
+    share = re.fullmatch(r"(\d+)/(\d+)", selection)
     if share and 1 <= int(share[1]) <= int(share[2]) <= len(source.train):
         order = fixed_permutation(len(source.train), 0, SHARES)
         return source.train.subset(np.sort(np.array_split(order, int(share[2]))[int(share[1]) - 1]))
     groups = f", one of {', '.join(source.group_names)}" if source.groups is not None else ""
-    raise UsageError(f"--data {source.name}:{rest} is not allowed: give K/N, the Kth of N shares{groups}")
+    raise UsageError(
+        f"--data {source.name}:{selection} is not allowed: give K/N, the Kth of N shares{groups}"
+    )
 
 
 def _named(text: str, option: str) -> FederatedData:

@@ -57,15 +57,15 @@ class LocalAmount:
         """Raise `UsageError` for a task that has another number of steps than the app will do."""
         if not self.known:
             return
-        own, told = self.steps, f"steps={self.steps}"
-        if own is None:
+        steps, option = self.steps, f"steps={self.steps}"
+        if steps is None:
             passes = self.epochs or 0
-            own, told = passes * steps_per_epoch(task.samples, self.batch_size, False), f"epochs={passes}"
-        if task.done != own:
+            steps, option = passes * steps_per_epoch(task.samples, self.batch_size, False), f"epochs={passes}"
+        if task.done != steps:
             raise UsageError(
-                f"the app does {own} steps in each task of client {task.client}, and task {task.number} has "
-                f"{task.done}: give the algorithm {told}; an algorithm that chooses the number itself, such "
-                "as FedCompass, needs an app that does config['steps'] steps and reports them as 'steps'"
+                f"the app does {steps} steps in each task of client {task.client}, and task {task.number} "
+                f"has {task.done}: give the algorithm {option}; an algorithm that chooses the number itself, "
+                "such as FedCompass, needs an app that does config['steps'] steps and reports them as 'steps'"
             )
 
 
@@ -265,18 +265,18 @@ def _make_named(make: Callable[[], InitialArrays]) -> dict[str, Any]:
     return _named(make())
 
 
-def _named(given: InitialArrays) -> dict[str, Any]:
+def _named(arrays: InitialArrays) -> dict[str, Any]:
     """A model's arrays by name, in the order in which Flower has them."""
-    if isinstance(given, nn.Module):
-        return {name: tensor.detach().cpu().numpy() for name, tensor in given.state_dict().items()}
-    if isinstance(given, ArrayRecord):
-        return {name: array.numpy() for name, array in given.items()}
-    if isinstance(given, Mapping):
+    if isinstance(arrays, nn.Module):
+        return {name: tensor.detach().cpu().numpy() for name, tensor in arrays.state_dict().items()}
+    if isinstance(arrays, ArrayRecord):
+        return {name: array.numpy() for name, array in arrays.items()}
+    if isinstance(arrays, Mapping):
         return {
             name: tensor.detach().cpu().numpy() if isinstance(tensor, Tensor) else np.asarray(tensor)
-            for name, tensor in given.items()
+            for name, tensor in arrays.items()
         }
-    return {str(number): np.asarray(array) for number, array in enumerate(given)}
+    return {str(number): np.asarray(array) for number, array in enumerate(arrays)}
 
 
 def _load_state(state: Mapping[str, Tensor]) -> RecordDict:

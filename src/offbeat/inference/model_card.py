@@ -102,19 +102,19 @@ def _given(value: Any) -> Any:
 
 
 def _model(trained: TrainedModule) -> list[str]:
-    found, tensors = trained.metadata, trained.state_dict()
+    metadata, tensors = trained.metadata, trained.state_dict()
     rows = [
-        ("architecture", found["architecture"]),
+        ("architecture", metadata["architecture"]),
         ("numbers in its tensors", f"{sum(tensor.numel() for tensor in tensors.values()):,}"),
-        ("version of the global model", found["version"]),
-        ("SHA-256 of the trained tensors", found["digest"]),
+        ("version of the global model", metadata["version"]),
+        ("SHA-256 of the trained tensors", metadata["digest"]),
         ("licence", "unknown"),
-        ("trained by Offbeat", found.get("offbeat", "unknown")),
+        ("trained by Offbeat", metadata.get("offbeat", "unknown")),
         ("exported by", f"Offbeat {__version__}, PyTorch {torch.__version__}"),
     ]
     if trained.missing:
         rows.append(("tensors that stay at the clients, not in the file", ", ".join(trained.missing)))
-    return [*table(["", ""], rows), "", "Its arguments:", "", *_json(json.loads(found["arguments"]))]
+    return [*table(["", ""], rows), "", "Its arguments:", "", *_json(json.loads(metadata["arguments"]))]
 
 
 def _training(record: RunRecord) -> list[str]:

@@ -276,9 +276,9 @@ class ClientTask:
             model.pull()
         run = self._run
         run.steps, run.lr = self.done, lr or 0.0
-        own = self._objective.end(run)
-        told = {} if self._losses is None else {"loss": float(self._losses) / max(1, self.done)}
-        told |= {name: _number(name, value) for name, value in (metrics or {}).items()}
+        objective_metrics = self._objective.end(run)
+        numbers = {} if self._losses is None else {"loss": float(self._losses) / max(1, self.done)}
+        numbers |= {name: _number(name, value) for name, value in (metrics or {}).items()}
         delta, integers = model.bench.delta(self._base)
         state = model.bench.to_cpu(run.state)
         state |= {
@@ -286,7 +286,7 @@ class ClientTask:
             for name, kept in self.state.items()
         }
         shared = run.shared_delta.cpu() if run.shared_delta is not None else None
-        self._result = LocalResult(delta, integers, {**told, **own}, run.lr, shared, state)
+        self._result = LocalResult(delta, integers, {**numbers, **objective_metrics}, run.lr, shared, state)
 
     # ---- for the learner ----
 

@@ -78,23 +78,23 @@ class Criterion:
 
     def score(self, module: nn.Module, batch: Batch) -> "Scored":
         """Evaluate a module, in evaluation mode, on a batch."""
-        found = self.evaluate(module, batch) if self.evaluate is not None else None
-        if isinstance(found, Mapping):
-            return Scored(dict(found))
-        if found is not None and not (isinstance(found, tuple) and len(found) == 2):
+        result = self.evaluate(module, batch) if self.evaluate is not None else None
+        if isinstance(result, Mapping):
+            return Scored(dict(result))
+        if result is not None and not (isinstance(result, tuple) and len(result) == 2):
             raise UsageError(
-                f"evaluate(module, batch) returned a {type(found).__name__}: it must return numbers by name, "
-                "or the pair (scores, target)"
+                f"evaluate(module, batch) returned a {type(result).__name__}: it must return numbers by "
+                "name, or the pair (scores, target)"
             )
         if self.step is not None:
             named = {"loss": self.step(module, batch)}
-            return Scored(named, *found) if found is not None else Scored(named)
+            return Scored(named, *result) if result is not None else Scored(named)
         x, target = split(batch)
         output = call(module, x)
         if self.loss is None and target is None and _own_loss(output) is None:
-            return Scored({}, *(found or (None, None)))
+            return Scored({}, *(result or (None, None)))
         named = {"loss": self._loss(output, target)}
-        return Scored(named, *(found or (scores(output), target)))
+        return Scored(named, *(result or (scores(output), target)))
 
     def _loss(self, output: Any, target: Any) -> Tensor:
         if self.loss is not None:

@@ -53,17 +53,17 @@ def evaluate(
     held, nbytes = list[_Held](), 0
 
     def settle() -> None:
-        for own in _read(held):
-            _reduce(reduced, module, criterion, own, whose)
+        for evaluation in _read(held):
+            _reduce(reduced, module, criterion, evaluation, whose)
         held.clear()
 
     for samples, read in batches:
-        own = _Held(samples, read, _score(module, criterion, read(), whose))
-        if own.here and not held:
-            _reduce(reduced, module, criterion, own, whose)
+        evaluation = _Held(samples, read, _score(module, criterion, read(), whose))
+        if evaluation.here and not held:
+            _reduce(reduced, module, criterion, evaluation, whose)
             continue
-        held.append(own)
-        nbytes += own.nbytes
+        held.append(evaluation)
+        nbytes += evaluation.nbytes
         if nbytes >= HELD:
             settle()
             nbytes = 0
@@ -104,21 +104,23 @@ class _Held:
 
 def _read(held: list[_Held]) -> list[_Held]:
     """Evaluations of batches on the CPU; large scores and their targets stay on their device."""
-    large = {id(own) for own in held if own.nbytes >= HELD}
-    copied = iter(to_host([t for own in held for t in _copied(own, large=id(own) in large)]))
+    large = {id(evaluation) for evaluation in held if evaluation.nbytes >= HELD}
+    copied = iter(
+        to_host([t for evaluation in held for t in _copied(evaluation, large=id(evaluation) in large)])
+    )
 
     def here(value: Any) -> Any:
         return next(copied) if isinstance(value, Tensor) else value
 
-    found = []
-    for own in held:
-        scored = own.scored
+    on_cpu = []
+    for evaluation in held:
+        scored = evaluation.scored
         means = {name: here(value) for name, value in scored.means.items()}
         scores, target = scored.scores, scored.target
-        if id(own) not in large:
+        if id(evaluation) not in large:
             scores, target = here(scores), here(target)
-        found.append(_Held(own.samples, own.read, Scored(means, scores, target)))
-    return found
+        on_cpu.append(_Held(evaluation.samples, evaluation.read, Scored(means, scores, target)))
+    return on_cpu
 
 
 def _copied(own: _Held, *, large: bool) -> list[Tensor]:
@@ -126,21 +128,23 @@ def _copied(own: _Held, *, large: bool) -> list[Tensor]:
     return means if large else own.tensors
 
 
-def _reduce(reduced: "Reduced", module: nn.Module, criterion: Criterion, own: _Held, whose: str) -> None:
+def _reduce(
+    reduced: "Reduced", module: nn.Module, criterion: Criterion, evaluation: _Held, whose: str
+) -> None:
     """Count the evaluation of a batch."""
-    scored = own.scored
+    scored = evaluation.scored
     for name, value in scored.means.items():
         number = _number(name, value)
         if number != number:
-            batch = own.read()
+            batch = evaluation.read()
             if not is_finite(batch):
                 raise unfit_batch(whose, module, "evaluated", batch, f"{name} is NaN, as values in it are")
             if name == "loss" and criterion.ignores_all(batch):
                 raise unfit_batch(whose, module, "evaluated", batch, unlabelled("the batch"))
-        reduced.mean(name, number, own.samples)
+        reduced.mean(name, number, evaluation.samples)
     if scored.scores is not None and scored.target is not None:
         reduced.update(scored.scores, scored.target)
-    reduced.total += own.samples
+    reduced.total += evaluation.samples
 
 
 class Reduced:

@@ -199,13 +199,13 @@ class ExampleGradients:
 
     def add(self) -> None:
         """Add the clipped gradients of the examples of which the loss was just differentiated."""
-        found = [(total, _gradients(p)) for total, p in zip(self._sums, self._parameters, strict=True)]
-        squares = sum((g.flatten(1).double().square().sum(1) for _, g in found if g is not None), 0.0)
+        pairs = [(total, _gradients(p)) for total, p in zip(self._sums, self._parameters, strict=True)]
+        squares = sum((g.flatten(1).double().square().sum(1) for _, g in pairs if g is not None), 0.0)
         if isinstance(squares, float):
             return
         norms = squares.sqrt()
         factors = torch.where(norms.isfinite(), (self._options.clip / norms).clamp(max=1.0), 0.0)
-        for total, gradients in found:
+        for total, gradients in pairs:
             if gradients is not None:
                 kept = torch.where(norms.isfinite().view(-1, *[1] * total.ndim), gradients, 0.0)
                 total += torch.tensordot(factors.to(kept.dtype), kept, 1)
@@ -292,13 +292,15 @@ def check_by_example(
     try:
         with gradients_by_example(module):
             loss(module, together).backward()  # type: ignore[no-untyped-call]
-            found = [_gradients(parameter) for parameter in parameters]
+            by_example = [_gradients(parameter) for parameter in parameters]
         written = [
             name
             for name, buffer in module.named_buffers()
             if name not in buffers or not torch.equal(buffer, buffers[name])
         ]
-        own = [torch.autograd.grad(loss(module, batch), parameters, allow_unused=True) for batch in alone]
+        one_by_one = [
+            torch.autograd.grad(loss(module, batch), parameters, allow_unused=True) for batch in alone
+        ]
     except UsageError:
         raise
     except Exception as error:
@@ -311,7 +313,7 @@ def check_by_example(
             f"{type(module).__name__} writes to its buffer {written[0]} in training: what it keeps there of "
             "examples is neither clipped nor noised, so leave it out"
         )
-    if not _alike(found, own):
+    if not _alike(by_example, one_by_one):
         raise UsageError(
             f"{type(module).__name__} or its loss mixes examples: an example's gradient in a batch is not "
             "that of the example alone; the loss must be a mean, and examples the first dimension everywhere"
@@ -340,14 +342,14 @@ def _check_flow(module: nn.Module, loss: Callable[[nn.Module, Batch], Tensor], b
     flow.end("the first examples", 1.0, moved=flow.nonzero)
 
 
-def _alike(found: Sequence[Tensor | None], own: Sequence[Sequence[Tensor | None]]) -> bool:
+def _alike(by_example: Sequence[Tensor | None], one_by_one: Sequence[Sequence[Tensor | None]]) -> bool:
     """Whether each example's gradients are its own, up to rounding; those not finite are left out."""
-    for row, gradients in enumerate(own):
+    for row, gradients in enumerate(one_by_one):
         difference = size = 0.0
-        for together, alone in zip(found, gradients, strict=True):
+        for together, alone in zip(by_example, gradients, strict=True):
             if together is None and alone is None:
                 continue
-            if together is not None and len(together) != len(own):
+            if together is not None and len(together) != len(one_by_one):
                 return False
             theirs = 0.0 if together is None else together[row].double()
             ours = 0.0 if alone is None else alone.double()

@@ -179,22 +179,22 @@ class _Loop:
     def __call__(self, task: ClientTask) -> None:
         base = {name: np.asarray(array, np.float64) for name, array in task.arrays().items()}
         client = task.client if self.data.clients > 1 else 0
-        told = dict(base)
+        arrays = dict(base)
         match round(float(base["stage"][0])):
             case 0:
-                told |= self._sums(client, len(base["labels"]))
+                arrays |= self._sums(client, len(base["labels"]))
             case 1:
-                told |= self._squares(client, _mean(base))
+                arrays |= self._squares(client, _mean(base))
             case 2:
-                told |= self._histogram(client, base)
+                arrays |= self._histogram(client, base)
         if self.rounded:
-            told = {
-                name: array if array is base[name] else rounded_off(array) for name, array in told.items()
+            arrays = {
+                name: array if array is base[name] else rounded_off(array) for name, array in arrays.items()
             }
-        told["stage"] = base["stage"] + 1
+        arrays["stage"] = base["stage"] + 1
         for _ in task.steps():
             pass
-        task.submit({name: array.astype(np.float32) for name, array in told.items()})
+        task.submit({name: array.astype(np.float32) for name, array in arrays.items()})
 
     def _sums(self, client: int, classes: int) -> dict[str, Floats]:
         present, sums, labels = self._present(client), np.zeros(1), np.zeros(classes)

@@ -52,17 +52,19 @@ class FlatModule:
         if self.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.layout = Layout.of(self.module, personal)
-        found = ModuleTensors.of(self.module)
-        tensors, self._wrapped = found.named, found.wrapped
+        module_tensors = ModuleTensors.of(self.module)
+        tensors, self._wrapped = module_tensors.named, module_tensors.wrapped
         floats = self.layout.section("parameter", "buffer")
         self.parameters = [tensors[e.name] for e in self.layout.section("parameter")]
-        own = {
+        personal_tensors = {
             name: tensor
             for name, tensor in tensors.items()
             if matches(name, personal) or matches(self._wrapped.get(name, name), personal)
         }
-        self.personal = {name: tensor.detach() for name, tensor in own.items()}
-        self.trainable = self.parameters + [tensor for tensor in own.values() if tensor.requires_grad]
+        self.personal = {name: tensor.detach() for name, tensor in personal_tensors.items()}
+        self.trainable = self.parameters + [
+            tensor for tensor in personal_tensors.values() if tensor.requires_grad
+        ]
         names = {id(tensor): name for name, tensor in tensors.items()}
         self.trained = {names[id(parameter)]: parameter for parameter in self.trainable}
         self.buffers = [tensors[e.name] for e in self.layout.section("buffer")]
@@ -77,7 +79,11 @@ class FlatModule:
         self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)
         self._flat_views = self.floats(self._flat)
         self.module.train()
-        scratch = [b for n, b in found.buffers.items() if n not in found.persistent and n not in own]
+        scratch = [
+            b
+            for n, b in module_tensors.buffers.items()
+            if n not in module_tensors.persistent and n not in personal_tensors
+        ]
         # PyTorch 2.6 may refuse to copy a nested tensor's clone back to it: the shapes count as different.
         plain = [tensor.values() if tensor.is_nested else tensor for tensor in scratch]
         self._scratch = [(tensor, tensor.clone()) for tensor in (*plain, *self.personal.values())]

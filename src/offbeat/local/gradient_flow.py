@@ -115,14 +115,14 @@ class GradientFlow:
             log.warning("%s: a part of %s is not trained: %s", whose, name, self._cause())
         elif not moved and rate:
             if self._nonzero:
-                told = (
+                cause = (
                     f"the steps are lost in rounding (lr = {rate:g}; parameters are "
                     f"{_dtypes(self._trained.values())}), or the optimizer steps other tensors: give a "
                     "larger lr, float32, or another optimizer"
                 )
             else:
-                told = "each gradient is 0, as where an output is rounded or saturated: look at the loss"
-            log.warning("%s: the training changes no parameter of %s: %s", whose, name, told)
+                cause = "each gradient is 0, as where an output is rounded or saturated: look at the loss"
+            log.warning("%s: the training changes no parameter of %s: %s", whose, name, cause)
 
     def _cause(self) -> str:
         """The tensors that the loss depends on in place of the parameters, and what to do."""
@@ -143,32 +143,32 @@ class GradientFlow:
 
     def _names_of_others(self) -> Iterator[str]:
         """Where the module, or the loss, has the other tensors that the loss follows from."""
-        others = {id(tensor) for tensor in self._others or ()}
-        if not others:
+        other_ids = {id(tensor) for tensor in self._others or ()}
+        if not other_ids:
             return
         yield from self._later
-        yield from (name for name, tensor in _unregistered(self._module) if id(tensor) in others)
+        yield from (name for name, tensor in _unregistered(self._module) if id(tensor) in other_ids)
         if isinstance(self._loss, nn.Module):
-            yield from (f"loss.{n}" for n, p in self._loss.named_parameters() if id(p) in others)
+            yield from (f"loss.{n}" for n, p in self._loss.named_parameters() if id(p) in other_ids)
 
 
 def nothing_to_train(module: nn.Module, *, personal: bool) -> UsageError:
     """The error about a module without a parameter that is trained and travels."""
-    own = {id(parameter) for parameter in module.parameters()}
-    found = [name for name, t in _unregistered(module) if t.requires_grad and id(t) not in own]
+    registered = {id(parameter) for parameter in module.parameters()}
+    unregistered = [name for name, t in _unregistered(module) if t.requires_grad and id(t) not in registered]
     quantized = next((type(p).__name__ for p in module.modules() if "quantized" in type(p).__module__), None)
-    if found:
-        told = f"{_some(found)}: not registered as parameters; {_REGISTER}"
+    if unregistered:
+        reason = f"{_some(unregistered)}: not registered as parameters; {_REGISTER}"
     elif quantized is not None:
-        told = f"its {quantized} is quantized: train the float module, and quantize what comes of it"
+        reason = f"its {quantized} is quantized: train the float module, and quantize what comes of it"
     elif isinstance(module, torch.jit.ScriptModule) and next(module.parameters(), None) is None:
-        told = (
+        reason = (
             "it is scripted and frozen, whose weights are constants: give the module before torch.jit.freeze"
         )
     else:
         at_clients = ", or stay at the clients (personal)" if personal else ""
-        told = f"all are frozen (requires_grad = False){at_clients}, or there is none; leave one to train"
-    return UsageError(f"{type(module).__name__} has no parameter to train: {told}")
+        reason = f"all are frozen (requires_grad = False){at_clients}, or there is none; leave one to train"
+    return UsageError(f"{type(module).__name__} has no parameter to train: {reason}")
 
 
 def _unregistered(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -181,7 +181,7 @@ def _unregistered(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 def _leaves(loss: Tensor) -> list[Tensor]:
     """The tensors that a loss would leave gradients at, as far as its graph tells."""
-    found: dict[int, Tensor] = {}
+    leaves: dict[int, Tensor] = {}
     seen: set[Any] = set()
     waiting: list[Any] = [loss.grad_fn]
     while waiting and len(seen) < _NODES:
@@ -190,9 +190,9 @@ def _leaves(loss: Tensor) -> list[Tensor]:
             continue
         seen.add(node)
         if isinstance(leaf := getattr(node, "variable", None), Tensor):
-            found[id(leaf)] = leaf
+            leaves[id(leaf)] = leaf
         waiting += [following for following, _ in node.next_functions]
-    return list(found.values())
+    return list(leaves.values())
 
 
 def _inside(value: Any, at: str, depth: int = 0) -> Iterator[tuple[str, Tensor]]:

@@ -14,18 +14,18 @@ def to_host(tensors: Sequence[Tensor]) -> list[Tensor]:
         tensors: Tensors on one device or on the CPU. They are put together on their device first, so they
             should be small beside its memory.
     """
-    there = [t.detach() for t in tensors if t.device.type != "cpu"]
-    if len(there) <= 1:
+    on_device = [t.detach() for t in tensors if t.device.type != "cpu"]
+    if len(on_device) <= 1:
         return [t.detach().cpu() for t in tensors]
     # The widest first: each part then begins at a multiple of its element's size.
-    order = sorted(range(len(there)), key=lambda i: -there[i].dtype.itemsize)
-    octets = torch.cat([there[i].contiguous().view(-1).view(torch.uint8) for i in order]).cpu()
-    here: dict[int, Tensor] = {}
+    order = sorted(range(len(on_device)), key=lambda i: -on_device[i].dtype.itemsize)
+    octets = torch.cat([on_device[i].contiguous().view(-1).view(torch.uint8) for i in order]).cpu()
+    copies: dict[int, Tensor] = {}
     start = 0
     for i in order:
-        own = there[i]
-        size = prod(own.shape) * own.dtype.itemsize
-        here[i] = octets[start : start + size].view(own.dtype).view(own.shape)
+        source = on_device[i]
+        size = prod(source.shape) * source.dtype.itemsize
+        copies[i] = octets[start : start + size].view(source.dtype).view(source.shape)
         start += size
-    found = iter(here[i] for i in range(len(there)))
-    return [t.detach() if t.device.type == "cpu" else next(found) for t in tensors]
+    copied = iter(copies[i] for i in range(len(on_device)))
+    return [t.detach() if t.device.type == "cpu" else next(copied) for t in tensors]

@@ -176,23 +176,23 @@ class LoopLearner:
             RunError: It ends without an update.
         """
         samples = self.samples(task.client)
-        own = ClientTask(
+        client_task = ClientTask(
             base, task, objective, inputs, watch, samples, self._batch_size, self._warn, self._check,
             self._drop_last,
         )  # fmt: skip
-        own.seed_layers()
+        client_task.seed_layers()
         try:
-            self._train(own)
+            self._train(client_task)
         except Exception as error:
-            if not own.cancelled:
+            if not client_task.cancelled:
                 # Nobody waits for the result of a cancelled task, so its error is not raised.
                 error.add_note(f"in the loop's task {task.task} of client {task.client}")
                 raise
         finally:
-            own.close()
-        result = own.result()
+            client_task.close()
+        result = client_task.result()
         self._moved = self._moved or bool(result.delta.any())
-        if not self._moved and own.done:
+        if not self._moved and client_task.done:
             self._warn(UNMOVED)
         return result
 

@@ -109,7 +109,7 @@ def named_tensors(named: Named, entries: Sequence[Entry], what: str) -> Tensors:
         if len(named) != len(entries):
             raise UsageError(f"{what} has {len(entries)} tensors, and the loop gives {len(named)}")
         named = dict(zip((entry.name for entry in entries), named, strict=True))
-    found = {}
+    tensors = {}
     for entry in entries:
         if entry.name not in named:
             raise UsageError(f"{what} has a tensor {entry.name} {entry.shape}, which the loop does not give")
@@ -117,20 +117,24 @@ def named_tensors(named: Named, entries: Sequence[Entry], what: str) -> Tensors:
         tensor = given.detach() if isinstance(given, Tensor) else torch.from_numpy(np.array(given))
         if (shape := tuple(tensor.shape)) != entry.shape:
             raise UsageError(f"{what}: {entry.name} has shape {entry.shape}, and the loop gives {shape}")
-        found[entry.name] = tensor
-    return found
+        tensors[entry.name] = tensor
+    return tensors
 
 
-def _check_layout(module: str, found: Sequence[Entry], expected: Sequence[Entry]) -> None:
-    there = {entry.name: entry for entry in found}
+def _check_layout(module: str, entries: Sequence[Entry], expected: Sequence[Entry]) -> None:
+    by_name = {entry.name: entry for entry in entries}
     for entry in expected:
-        if (own := there.get(entry.name)) != entry:
-            told = f"{own.section} {own.shape} of {own.dtype}" if own else "is none, or a frozen one,"
+        if (actual := by_name.get(entry.name)) != entry:
+            text = (
+                f"{actual.section} {actual.shape} of {actual.dtype}"
+                if actual
+                else "is none, or a frozen one,"
+            )
             raise UsageError(
                 f"{module} is not the run's model: {entry.name} is a {entry.section} {entry.shape} of "
-                f"{entry.dtype} in the run, and {told} here"
+                f"{entry.dtype} in the run, and {text} here"
             )
-    if list(found) != list(expected):
+    if list(entries) != list(expected):
         raise UsageError(f"{module} is not the run's model: its tensors come in another order")
 
 

@@ -28,7 +28,7 @@ def hooks_of(objective: Objective, *, merged: bool) -> dict[str, str]:
     Returns:
         For each hook the name of the class, of those that the objective is made of, whose it is.
     """
-    found = dict[str, str]()
+    hooks = dict[str, str]()
     part: Any = objective
     while True:
         if merged or not (isinstance(part, Wrapper) and Feature.MERGE in part.own_provides):
@@ -37,9 +37,9 @@ def hooks_of(objective: Objective, *, merged: bool) -> dict[str, str]:
                     getattr(Objective, hook),
                     getattr(ObjectiveWrapper, hook),
                 ):
-                    found.setdefault(hook, type(part).__name__)
+                    hooks.setdefault(hook, type(part).__name__)
         if not isinstance(part, Wrapper):
-            return found
+            return hooks
         part = part.inner
 
 

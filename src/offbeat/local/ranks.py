@@ -137,19 +137,19 @@ class _Orders:
 
     def take(self, *expected: _Order) -> tuple[_Order, list[int]]:
         """Hear from rank 0. Raises `RunError` for another order than those expected."""
-        told = torch.zeros(1 + _NUMBERS, dtype=torch.int64)
-        dist.broadcast(told, 0, self._group)
-        order, *numbers = told.tolist()
-        found = _Order(order)
-        if found is _Order.FAIL:
+        message = torch.zeros(1 + _NUMBERS, dtype=torch.int64)
+        dist.broadcast(message, 0, self._group)
+        code, *numbers = message.tolist()
+        order = _Order(code)
+        if order is _Order.FAIL:
             raise RunError("rank 0 has ended with an error: its own output says why")
-        if found not in expected:
+        if order not in expected:
             raise RunError(
                 f"rank {dist.get_rank()} expects {_named(expected)} of rank 0, which is at "
-                f"{_named([found])}: call load_into, steps, correct_gradients and submit in the same order "
+                f"{_named([order])}: call load_into, steps, correct_gradients and submit in the same order "
                 "in each rank"
             )
-        return found, numbers
+        return order, numbers
 
 
 def _named(orders: Iterable[_Order]) -> str:

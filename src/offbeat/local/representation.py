@@ -47,9 +47,9 @@ def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
         batch[:] = [(inputs, named)]
 
     def represent(values: Sequence[Tensor] | None) -> Tensor:
-        own = seen[0]
+        representation = seen[0]
         if values is None:
-            return own
+            return representation
         frozen = {
             name: v.detach().to(dtype)
             for name, dtype, v in zip(bench.float_names, bench.float_dtypes, values, strict=True)
@@ -61,7 +61,7 @@ def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
             return seen[0]
         finally:
             bench.module.train()
-            seen[:] = [own]
+            seen[:] = [representation]
 
     with (
         layers[-1].register_forward_pre_hook(before_last),

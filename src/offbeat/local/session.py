@@ -92,18 +92,18 @@ def result_of(session: Session) -> LocalResult:
 
 def checkpoint(session: Session) -> Tensors:
     """Copy to the CPU all tensors that the steps so far have changed; the task's inputs are not in it."""
-    found = {"total": session.total, "random": torch.get_rng_state(), **_parts(session)}
-    found["factors"] = torch.tensor(session.factors, dtype=torch.float64)
+    tensors = {"total": session.total, "random": torch.get_rng_state(), **_parts(session)}
+    tensors["factors"] = torch.tensor(session.factors, dtype=torch.float64)
     if session.scaler is not None:
         scale = session.scaler.state_dict()
-        found["scaler"] = torch.tensor([scale["scale"], scale["_growth_tracker"]], dtype=torch.float64)
+        tensors["scaler"] = torch.tensor([scale["scale"], scale["_growth_tracker"]], dtype=torch.float64)
     if session.total.is_cuda:
         # On a GPU, layers draw from its own generator.
-        found["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
+        tensors["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
     for index, state in session.optimizer.state_dict()["state"].items():
-        found |= {f"optimizer.{index}.{name}": t for name, t in state.items() if t is not None}
-    found = {name: part for whole, t in found.items() for name, part in _dense_parts(whole, t).items()}
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
+        tensors |= {f"optimizer.{index}.{name}": t for name, t in state.items() if t is not None}
+    tensors = {name: part for whole, t in tensors.items() for name, part in _dense_parts(whole, t).items()}
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
 
 
 def restore(session: Session, saved: Tensors) -> None:

@@ -94,18 +94,18 @@ def check_form(loss: Callable[..., Any], scores: Tensor, target: Tensor) -> None
     """
     if kind_of_targets(loss) != "classes":
         return
-    told = f"scores {describe_batch(scores)} with target {describe_batch(target)}"
+    pair = f"scores {describe_batch(scores)} with target {describe_batch(target)}"
     if scores.ndim < 2 or scores.shape[1] == 1:
         raise UsageError(
-            f"{told}: the loss of one score for all classes is always the same: give the module a score for "
+            f"{pair}: the loss of one score for all classes is always the same: give the module a score for "
             "each class, or for two classes nn.BCEWithLogitsLoss() and targets of 0.0 and 1.0"
         )
     probabilities = target.is_floating_point() and target.shape == scores.shape
     if not probabilities and (target.is_floating_point() or target.is_complex()):
-        raise UsageError(f"{told}: labels of classes are int64: convert them with .long()")
+        raise UsageError(f"{pair}: labels of classes are int64: convert them with .long()")
     if _is_nll(loss) and scores.numel() and float(scores.detach().amax()) > _SUM_ERROR:
         raise UsageError(
-            f"{told}: {_name(loss)} takes logarithms of probabilities, which are at most 0: end the module "
+            f"{pair}: {_name(loss)} takes logarithms of probabilities, which are at most 0: end the module "
             "in nn.LogSoftmax(1), or give the cross entropy"
         )
 
@@ -166,13 +166,13 @@ def check_targets(
     assert kind is not None
     first = target[n]
     shown = first.flatten()[:8].tolist()
-    told = f"the target {shown[0] if first.numel() == 1 else shown}"
+    target_text = f"the target {shown[0] if first.numel() == 1 else shown}"
     allowed = _ALLOWED[kind] if classes is None else f"classes 0 to {classes - 1}"
     if kind == "classes" and target.is_floating_point():
         allowed = "labels int64 (.long()), or probabilities that add up to 1"
     hint = "; give a score for each class and the cross entropy where these are classes" * (kind == "shares")
     raise TargetError(
-        f"{name(n)} has {told}, and {_name(loss)} takes {allowed}: renumber or leave it out{hint}"
+        f"{name(n)} has {target_text}, and {_name(loss)} takes {allowed}: renumber or leave it out{hint}"
     )
 
 
@@ -202,10 +202,10 @@ def scores_of(module: nn.Module, x: Any, call: Callable[[nn.Module, Any], Any]) 
     was = module.training
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
-            found = call(module.eval(), x)
+            output = call(module.eval(), x)
         except Exception:
             # The module may need another device. Training says what is wrong.
             return None
         finally:
             module.train(was)
-    return found.shape[1] if isinstance(found, Tensor) and found.ndim >= 2 else None
+    return output.shape[1] if isinstance(output, Tensor) and output.ndim >= 2 else None

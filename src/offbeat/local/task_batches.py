@@ -56,14 +56,14 @@ class TaskBatches:
 
     def rows(self, ready: DeviceState, task: LocalTask) -> Iterator[Tensor]:
         """Start the stream of a task's batches, valid until the next; iterate over their samples' numbers."""
-        own = self.data.client_indices(task.client)
+        indices = self.data.client_indices(task.client)
         if self.examples is not None:
-            rate = sampling_rate(self.training.batch_size, len(own))
-            found = example_batches(self.secret(task), len(own), rate, task.steps)
-            return (own.index_select(0, rows) for rows in found)
+            rate = sampling_rate(self.training.batch_size, len(indices))
+            drawn = example_batches(self.secret(task), len(indices), rate, task.steps)
+            return (indices.index_select(0, rows) for rows in drawn)
         rng, training = ready.streams(task.seed).at(Purpose.TRAIN, task.client, task.task), self.training
-        found = batches(rng, len(own), training.batch_size, task.steps, training.drop_last)
-        return (own.index_select(0, rows) for rows in found)
+        drawn = batches(rng, len(indices), training.batch_size, task.steps, training.drop_last)
+        return (indices.index_select(0, rows) for rows in drawn)
 
     def parts(self, ready: DeviceState, rows: Tensor, client: ClientId) -> Parts:
         """The samples of a batch in as many parts as `accumulate` says, or as there are samples."""

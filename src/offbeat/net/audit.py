@@ -170,24 +170,24 @@ class AuditLog:
         now = self._clock()
         with self._lock:
             for site in sorted({*stored, *self._tokens}):
-                known, found = self._tokens.get(site, set()), {t.label: t for t in stored.get(site, ())}
-                by_hand = not found or any(not found[label].replaces for label in found.keys() - known)
+                labels, tokens = self._tokens.get(site, set()), {t.label: t for t in stored.get(site, ())}
+                by_hand = not tokens or any(not tokens[label].replaces for label in tokens.keys() - labels)
                 actor = OPERATOR if by_hand else Actor(site, "site")
-                for label in sorted(known - found.keys()):
-                    action = "token.revoke" if found else "site.revoke"
+                for label in sorted(labels - tokens.keys()):
+                    action = "token.revoke" if tokens else "site.revoke"
                     why = {} if by_hand else {"reason": "renewed"}
                     self._append(actor, {"action": action, "site": site, "token": label, **why}, "completed")
-                for label, token in found.items():
-                    if label in known:
+                for label, token in tokens.items():
+                    if label in labels:
                         continue
-                    action = "token.make" if known else "site.enrol"
+                    action = "token.make" if labels else "site.enrol"
                     actor = OPERATOR
                     if token.replaces:
                         action, actor = "token.renew", Actor(site, "site")
                     expires = _timestamp(token.expires) if token.expires else None
                     event = {"action": action, "site": site, "token": label, "expires": expires}
                     self._append(actor, event, "expired" if token.expired(now) else "completed")
-                self._tokens[site] = set(found)
+                self._tokens[site] = set(tokens)
 
     def due(self, seconds: float) -> bool:
         """Whether a row has waited for a number of seconds."""
@@ -259,16 +259,16 @@ class AuditLog:
         them would have a row of its own.
         """
         crowded = {key[0] for key in self._repeated if key[-1] == _OTHERS}
-        for key, found in list(self._repeated.items()):
-            if found.until > now:
+        for key, repeat in list(self._repeated.items()):
+            if repeat.until > now:
                 continue
-            if not found.count:
+            if not repeat.count:
                 if key[0] not in crowded or key[-1] == _OTHERS:
                     del self._repeated[key]
                 continue
-            self._append(found.actor, {**found.event, "count": found.count}, found.status)
-            found.count, found.window = 0, min(2 * found.window, LONGEST_WINDOW)
-            found.until = now + found.window
+            self._append(repeat.actor, {**repeat.event, "count": repeat.count}, repeat.status)
+            repeat.count, repeat.window = 0, min(2 * repeat.window, LONGEST_WINDOW)
+            repeat.until = now + repeat.window
 
     def _append(self, actor: Actor, event: dict[str, Any], status: str) -> None:
         if self._closed:

@@ -49,21 +49,21 @@ async def check_access(
 ) -> list[CheckResult]:
     """Show a site's credential to a server, without taking part: access, version, clock."""
     try:
-        told = await greeting(address, credentials, Limits(), proxy)
+        server_metadata = await greeting(address, credentials, Limits(), proxy)
     except ChannelClosedError as error:
         return [CheckResult("access", False, str(error))]
-    found = [CheckResult("access", True, "the server takes this site's credential")]
-    if (ends := token_ends(told)) is not None:
+    results = [CheckResult("access", True, "the server takes this site's credential")]
+    if (ends := token_ends(server_metadata)) is not None:
         days = (ends - time()) / 86400
-        found.append(CheckResult("token", days > 0, f"the token ends in {days:.1f} days"))
-    theirs = told.get(VERSION_KEY, "before versions were told")
-    found.append(CheckResult("version", True, f"server {theirs}, site {__version__}"))
-    if told.get(TIME_KEY, "").isdecimal():
-        skew = time() - int(told[TIME_KEY])
+        results.append(CheckResult("token", days > 0, f"the token ends in {days:.1f} days"))
+    server_version = server_metadata.get(VERSION_KEY, "before versions were told")
+    results.append(CheckResult("version", True, f"server {server_version}, site {__version__}"))
+    if server_metadata.get(TIME_KEY, "").isdecimal():
+        skew = time() - int(server_metadata[TIME_KEY])
         text = f"this machine's clock differs from the server's by {abs(skew):.0f} s"
         fine = abs(skew) <= MOST_SKEW
-        found.append(CheckResult("clock", fine, text if fine else f"{text}: set it, by NTP for example"))
-    return found
+        results.append(CheckResult("clock", fine, text if fine else f"{text}: set it, by NTP for example"))
+    return results
 
 
 async def check_throughput(
@@ -71,17 +71,17 @@ async def check_throughput(
 ) -> CheckResult:
     """Send a few megabytes to a server that takes the site's credential, and get as many."""
     try:
-        found = await measure(address, credentials, Limits(), proxy)
+        throughput = await measure(address, credentials, Limits(), proxy)
     except ChannelClosedError as error:
         return CheckResult("throughput", False, str(error))
-    if found is None:
+    if throughput is None:
         return CheckResult(
             "throughput", True, "not measured: this server is of a version that does not offer it"
         )
-    slowest = min(found.up, found.down)
+    slowest = min(throughput.up, throughput.down)
     text = (
-        f"{found.up / 1e6:.2f} MB/s to the server, {found.down / 1e6:.2f} MB/s from it: 100 MB take "
-        f"{1e8 / found.up:.0f} s and {1e8 / found.down:.0f} s"
+        f"{throughput.up / 1e6:.2f} MB/s to the server, {throughput.down / 1e6:.2f} MB/s from it: 100 MB "
+        f"take {1e8 / throughput.up:.0f} s and {1e8 / throughput.down:.0f} s"
     )
     if slowest < LEAST_THROUGHPUT:
         hint = "ask the network's operator, or train with a codec, which makes updates smaller"

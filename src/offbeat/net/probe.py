@@ -204,17 +204,17 @@ class _Probe:
 
     def _context(self) -> ssl.SSLContext:
         """TLS as gRPC has it: the same authorities, and HTTP/2."""
-        given = self._credentials
+        credentials = self._credentials
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.hostname_checks_common_name = True
         context.set_alpn_protocols(["h2"])
         try:
-            if given.ca is not None:
-                if isinstance(given.ca, bytes):
-                    context.load_verify_locations(cadata=given.ca.decode("ascii", "replace"))
+            if credentials.ca is not None:
+                if isinstance(credentials.ca, bytes):
+                    context.load_verify_locations(cadata=credentials.ca.decode("ascii", "replace"))
                 else:
-                    pem(given.ca)
-                    context.load_verify_locations(given.ca)
+                    pem(credentials.ca)
+                    context.load_verify_locations(credentials.ca)
             else:
                 context.load_default_certs()
                 # The certificates that gRPC brings along.
@@ -224,16 +224,16 @@ class _Probe:
                     )
         except ssl.SSLError as error:
             raise UsageError(
-                f"{given.authority} has no certificate that can be read ({_why(error)})"
+                f"{credentials.authority} has no certificate that can be read ({_why(error)})"
             ) from None
-        if given.certificate is not None and given.key is not None:
-            pem(given.certificate), pem(given.key)
+        if credentials.certificate is not None and credentials.key is not None:
+            pem(credentials.certificate), pem(credentials.key)
             try:
-                context.load_cert_chain(given.certificate, given.key, password="")
+                context.load_cert_chain(credentials.certificate, credentials.key, password="")
             except (ssl.SSLError, ValueError) as error:
                 raise UsageError(
-                    f"--cert {given.certificate}, --key {given.key}: they cannot be used ({_why(error)}); "
-                    "give a certificate and its own key, without a password"
+                    f"--cert {credentials.certificate}, --key {credentials.key}: they cannot be used "
+                    f"({_why(error)}); give a certificate and its own key, without a password"
                 ) from None
         return context
 
@@ -395,14 +395,15 @@ def _expired(certificate: Path | None) -> str:
     if certificate is None:
         return ""
     try:
-        found = x509.load_pem_x509_certificate(pem(certificate))
+        site_certificate = x509.load_pem_x509_certificate(pem(certificate))
     except ValueError:
         return ""
-    if found.not_valid_before_utc <= datetime.now(UTC) <= found.not_valid_after_utc:
+    if site_certificate.not_valid_before_utc <= datetime.now(UTC) <= site_certificate.not_valid_after_utc:
         return ""
     return (
-        f"--cert {certificate} is valid from {found.not_valid_before_utc:%Y-%m-%d} to "
-        f"{found.not_valid_after_utc:%Y-%m-%d}, not now: ask for another, and check this machine's clock"
+        f"--cert {certificate} is valid from {site_certificate.not_valid_before_utc:%Y-%m-%d} to "
+        f"{site_certificate.not_valid_after_utc:%Y-%m-%d}, not now: ask for another, and check "
+        "this machine's clock"
     )
 
 

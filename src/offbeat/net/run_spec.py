@@ -146,16 +146,16 @@ class RunSpec(BaseModel):
         if isinstance(learner, LoopLearner):
             if not learner.starts:
                 return None
-            here = describe(learner, self.seed)
-            other_frozen = here.frozen and self.frozen and here.frozen != self.frozen
-            return self._other_layout(here.layout) or (OTHER_FROZEN if other_frozen else None)
-        here = describe(learner, self.seed)
-        if (text := self._other_layout(here.layout)) is not None:
+            site = describe(learner, self.seed)
+            other_frozen = site.frozen and self.frozen and site.frozen != self.frozen
+            return self._other_layout(site.layout) or (OTHER_FROZEN if other_frozen else None)
+        site = describe(learner, self.seed)
+        if (text := self._other_layout(site.layout)) is not None:
             return text
-        if here.frozen != self.frozen:
+        if site.frozen != self.frozen:
             return OTHER_FROZEN
         names = ("loss", "step", "evaluate", "metrics")
-        for name, (own, theirs) in ((n, (_bare(getattr(here, n)), _bare(getattr(self, n)))) for n in names):
+        for name, (own, theirs) in ((n, (_bare(getattr(site, n)), _bare(getattr(self, n)))) for n in names):
             if own != theirs:
                 text = f"{own or 'the default'} here, and {theirs or 'the default'} in the run"
                 is_not = "are not" if name == "metrics" else "is not"
@@ -298,20 +298,20 @@ def _entry(entry: Entry) -> tuple[str, tuple[int, ...], str, str]:
     return entry.name, entry.shape, entry.dtype, entry.section
 
 
-def _first_difference(here: Layouts, theirs: Layouts) -> str | None:
+def _first_difference(site_layouts: Layouts, run_layouts: Layouts) -> str | None:
     """The first tensor in which two layouts differ, in a few words; None means none."""
-    site, run = ({name: entry for name, *entry in entries} for entries in (here, theirs))
+    site, run = ({name: entry for name, *entry in entries} for entries in (site_layouts, run_layouts))
     for name, (shape, dtype, section) in run.items():
-        told = f"{section} {name} is {dtype} {list(shape)} in the run"
+        run_text = f"{section} {name} is {dtype} {list(shape)} in the run"
         if name not in site:
-            return f"{told}, and there is none here"
+            return f"{run_text}, and there is none here"
         if site[name] != run[name]:
             shape, dtype, section = site[name]
-            return f"{told}, and {section} {dtype} {list(shape)} here"
+            return f"{run_text}, and {section} {dtype} {list(shape)} here"
     extra = next((name for name in site if name not in run), None)
     if extra is not None:
         return f"{site[extra][2]} {extra} is not in the run"
-    changed = next((a[0] for a, b in zip(here, theirs, strict=True) if a[0] != b[0]), None)
+    changed = next((a[0] for a, b in zip(site_layouts, run_layouts, strict=True) if a[0] != b[0]), None)
     return f"{changed} has another place here" if changed else None
 
 

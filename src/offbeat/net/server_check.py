@@ -120,15 +120,15 @@ def _load(path: Path, option: str) -> x509.Certificate:
 
 
 def _certificate(path: Path, listen: str) -> str:
-    found, now = _load(path, "--tls-cert"), datetime.now(UTC)
+    certificate, now = _load(path, "--tls-cert"), datetime.now(UTC)
     check_usage(f"--tls-cert {path}", pem(path), SERVER)
-    names, ends = _names(found), found.not_valid_after_utc
-    when = f"it is valid from {found.not_valid_before_utc:%Y-%m-%d} to {ends:%Y-%m-%d}"
-    if now < found.not_valid_before_utc:
+    names, ends = _names(certificate), certificate.not_valid_after_utc
+    when = f"it is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to {ends:%Y-%m-%d}"
+    if now < certificate.not_valid_before_utc:
         raise UsageError(f"{path}: {when}, not yet: check this machine's clock, or have another signed")
-    left = (ends - now).total_seconds() / 86400
-    if left < LEAST_DAYS:
-        how = "has expired" if left < 0 else f"ends in {left:.1f} days"
+    days = (ends - now).total_seconds() / 86400
+    if days < LEAST_DAYS:
+        how = "has expired" if days < 0 else f"ends in {days:.1f} days"
         raise UsageError(
             f"{path} {how} ({when}): have another signed, or give offbeat certificate --state DIR, whose "
             "certificate the server renews"
@@ -139,7 +139,7 @@ def _certificate(path: Path, listen: str) -> str:
             f"{path} is for {', '.join(names) or 'no name'}, not for {host}, at which the server listens: "
             "have it signed for the name that sites use"
         )
-    return f"for {', '.join(names) or 'no name'}, {left:.0f} days left; sites must use one of these names"
+    return f"for {', '.join(names) or 'no name'}, {days:.0f} days left; sites must use one of these names"
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
@@ -171,13 +171,13 @@ def _key(certificate: Path, key: Path | None) -> str:
 
 
 def _authority(path: Path) -> str:
-    found = _load(path, "--client-ca")
-    if found.not_valid_after_utc < datetime.now(UTC):
+    certificate = _load(path, "--client-ca")
+    if certificate.not_valid_after_utc < datetime.now(UTC):
         raise UsageError(
-            f"--client-ca {path} has expired on {found.not_valid_after_utc:%Y-%m-%d}: no site can come in; "
-            "put the authority's new certificate there"
+            f"--client-ca {path} has expired on {certificate.not_valid_after_utc:%Y-%m-%d}: no site can come "
+            "in; put the authority's new certificate there"
         )
-    return f"{path} is valid until {found.not_valid_after_utc:%Y-%m-%d}"
+    return f"{path} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
 
 def _sites(credentials: ServerCredentials, sites: int) -> str:

@@ -71,15 +71,17 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
 
     A trace is read, so that the recipe holds the world itself.
     """
-    given = [_assignment(text, "--set", "section.key=value") for text in sets]
-    for key, value in sorted(given, key=lambda own: own[0] not in ("algorithm", "algorithm.name")):
+    changes = [_assignment(text, "--set", "section.key=value") for text in sets]
+    for key, value in sorted(changes, key=lambda pair: pair[0] not in ("algorithm", "algorithm.name")):
         change(document, key, value)
     _choose(document)
     algorithm = document["algorithm"]
     if isinstance(algorithm, dict) and isinstance(algorithm.get("set"), dict):
         # Options given with `--set` replace those of the document.
-        own = {key: value for key, value in given if key.split(".")[0] not in BESIDE and key != "world.trace"}
-        document["algorithm"] = algorithm | {"set": algorithm["set"] | own}
+        options = {
+            key: value for key, value in changes if key.split(".")[0] not in BESIDE and key != "world.trace"
+        }
+        document["algorithm"] = algorithm | {"set": algorithm["set"] | options}
     inline_trace(document)
     _resolve_initial(document, Path.cwd())
     return check(document, source)

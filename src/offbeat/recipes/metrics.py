@@ -23,14 +23,14 @@ def check_metrics(recipe: Recipe, learner: TorchLearner | LoopLearner, metric: s
     every, until = recipe.evaluate, recipe.until
     if metric is None and not until.metrics and every.keep_best is None:
         return
-    model, found = learner.initial(recipe.seed), dict[str, float]()
+    model, metrics = learner.initial(recipe.seed), dict[str, float]()
     if every.at_server:
-        found |= learner.evaluate(model)
+        metrics |= learner.evaluate(model)
     held = [client for client in range(learner.clients) if learner.held_out(client)]
     if every.at_clients and held:
-        found |= aggregate_clients({held[0]: learner.evaluate_client(model, held[0])})
-    check_found(until, every, found)
+        metrics |= aggregate_clients({held[0]: learner.evaluate_client(model, held[0])})
+    check_found(until, every, metrics)
     later = metric is not None and metric.startswith(CLIENTS) and every.at_clients and not held
-    if metric is not None and metric not in found and not later:
-        given = f"they give {', '.join(in_order(found))}" if found else "there are none"
+    if metric is not None and metric not in metrics and not later:
+        given = f"they give {', '.join(in_order(metrics))}" if metrics else "there are none"
         raise UsageError(f"metric = {metric} is not what evaluations give: {given}")

@@ -77,19 +77,19 @@ class Data(Section):
     @model_validator(mode="after")
     def _for_own_data(self) -> Self:
         """Refuse options that are for built-in datasets only, or only for the user's own."""
-        own = ":" in (self.dataset or "")
+        is_function = ":" in (self.dataset or "")
         built_in = (self.samples, self.test_samples, self.root)
-        if own and (built_in != (None, None, None) or self.evaluate_on != "test"):
+        if is_function and (built_in != (None, None, None) or self.evaluate_on != "test"):
             raise ValueError(
                 f"data.samples, data.test_samples, data.root and data.evaluate_on are for built-in datasets: "
                 f"let {self.dataset} return the samples that are wanted"
             )
-        if self.label is not None and not own:
+        if self.label is not None and not is_function:
             raise ValueError(
                 "data.label is for frames that a function of your own returns: leave it out with a built-in "
                 "dataset"
             )
-        if self.options and not own:
+        if self.options and not is_function:
             if self.dataset not in DATASETS:
                 raise ValueError("data.options are for a dataset: name it under data.dataset")
             dataset_options(self.dataset, self.options)

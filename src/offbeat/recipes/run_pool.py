@@ -107,9 +107,9 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
     reports: Any = context.Queue()
     with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), reports)) as pool:
         running: list[Future[None]] = [pool.submit(_run, run) for run in islice(runs, processes)]
-        left = len(running)
+        unfinished = len(running)
         try:
-            while left:
+            while unfinished:
                 try:
                     report = reports.get(timeout=0.5)
                 except queue.Empty:
@@ -122,7 +122,7 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
                 if report.finished:
                     started = [pool.submit(_run, run) for run in islice(runs, 1)]
                     running = [future for future in running if not future.done()] + started
-                    left += len(started) - 1
+                    unfinished += len(started) - 1
         except BaseException:
             # The pool drops its processes when it is shut down.
             workers = list((pool._processes or {}).values())

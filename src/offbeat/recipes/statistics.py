@@ -40,17 +40,17 @@ def standardized(recipe: Recipe, data: FederatedData) -> Any:
             "offbeat statistics shows"
         )
     if wanted != FEDERATED:
-        found = read_statistics(wanted)
+        statistics = read_statistics(wanted)
     elif data.clients:
-        found = feature_statistics(data, rounded=True)
+        statistics = feature_statistics(data, rounded=True)
     else:
         raise UsageError(
             "data.standardize = federated is for a simulation: let sites tell their statistics first, with "
             "offbeat serve statistics --state DIR, and give that directory"
         )
-    if found.far_apart:
-        log.warning("%s", found.apart_text)
-    mean, std = np.nan_to_num(found.mean), np.nan_to_num(found.std)
+    if statistics.far_apart:
+        log.warning("%s", statistics.apart_text)
+    mean, std = np.nan_to_num(statistics.mean), np.nan_to_num(statistics.std)
     return StandardizedSpec(model=model, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 
 

@@ -132,14 +132,14 @@ def _rank(advantages: Advantages, planned: range, matters: float | None) -> Rank
     labels = dict.fromkeys(ours for ours, _ in advantages)
     scores = {label: fmean(mean for (ours, _), mean in means.items() if ours == label) for label in labels}
     first = max(scores, key=lambda label: scores[label])
-    others = sorted((label for label in labels if label != first), key=lambda label: means[first, label])
+    followers = sorted((label for label in labels if label != first), key=lambda label: means[first, label])
     common = complete_seeds(planned.start, [frozenset(found) for found in advantages.values()])
-    verdicts = _judge(_pairs([first, *others], advantages), planned, common, matters)
+    verdicts = _judge(_pairs([first, *followers], advantages), planned, common, matters)
     levels = looks(len(planned))
     return Ranking(
-        (first, *others),
-        {label: means[first, label] for label in others},
-        {label: verdicts[first, label] for label in others if (first, label) in verdicts},
+        (first, *followers),
+        {label: means[first, label] for label in followers},
+        {label: verdicts[first, label] for label in followers if (first, label) in verdicts},
         max((seeds for seeds in levels if seeds <= common), default=common),
         min(levels),
     )

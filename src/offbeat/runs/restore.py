@@ -118,13 +118,13 @@ def read_version(layout: Layout, directory: Path, version: Version) -> Model:
 def _moved(state: Mapping[str, Tensor], recorded: str | None, device: Any, layout: Layout) -> Tensors:
     """The state with those tensors on the device that were on one; of a run on a CPU, the long vectors."""
     if recorded is not None:
-        there = set(json.loads(recorded))
+        on_device = set(json.loads(recorded))
     else:
         long = (layout.values, layout.parameters)
-        there = {
+        on_device = {
             name for name, t in state.items() if t.is_floating_point() and t.shape in [(n,) for n in long]
         }
-    return {name: tensor.to(device) if name in there else tensor for name, tensor in state.items()}
+    return {name: tensor.to(device) if name in on_device else tensor for name, tensor in state.items()}
 
 
 def _model(layout: Layout, saved: Mapping[str, Tensor]) -> Model:

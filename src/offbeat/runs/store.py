@@ -184,7 +184,7 @@ class RunStore:
     def flush(
         self,
         meta: Mapping[str, Any],
-        others: Iterable[Statement] = (),
+        statements: Iterable[Statement] = (),
         changed: Mapping[str, Iterable[Key]] = {},
     ) -> None:
         """Make the rows so far durable, with entries of `meta` and other statements, all in one transaction.
@@ -193,8 +193,8 @@ class RunStore:
 
         Args:
             meta: Entries of the table `meta`.
-            others: Statements of the same transaction.
-            changed: Keys of the rows that these have changed, by table, of the tables with checksums.
+            statements: Statements of the same transaction.
+            changed: Keys of the rows that the statements have changed, by table, for tables with checksums.
 
         Raises:
             RunError: The best version or the database cannot be written; no row has become durable.
@@ -207,7 +207,7 @@ class RunStore:
             database.executemany("INSERT INTO metrics VALUES (?,?,?,?,?,?,?,?,?)", map(_json, self._metrics))
             rows = map(_json, self._client_metrics)
             database.executemany("INSERT INTO client_metrics VALUES (?,?,?,?)", rows)
-            for query, values in others:
+            for query, values in statements:
                 database.executemany(query, values)
             written: Mapping[str, Iterable[Key]] = {
                 "journal": [row.seq for row in self._rows],
@@ -235,7 +235,7 @@ class RunStore:
         tensors: GlobalModel,
         clients: ClientStates,
         duration: float,
-        others: Iterable[Statement] = (),
+        statements: Iterable[Statement] = (),
     ) -> None:
         """Write a checkpoint: make everything so far durable, so that the run can be resumed from here.
 
@@ -243,13 +243,13 @@ class RunStore:
             tensors: Model, versions in flight, held updates and memories.
             clients: States of the clients.
             duration: Seconds of the run's clock.
-            others: Statements of the same transaction.
+            statements: Statements of the same transaction.
 
         Raises:
             RunError: The checkpoint cannot be written; the last one is still whole.
         """
         row, files = self._write_checkpoint(tensors, clients)
-        self.flush({"duration": duration}, [row, *others], {"checkpoints": [1]})
+        self.flush({"duration": duration}, [row, *statements], {"checkpoints": [1]})
         self._delete_except(files)
 
     def go_on(self, meta: Mapping[str, Any], evaluations: int | None = None) -> None:
@@ -309,7 +309,7 @@ class RunStore:
         duration: float,
         stop_reason: str,
         summary: Mapping[str, Any],
-        others: Iterable[Statement] = (),
+        statements: Iterable[Statement] = (),
         last: tuple[GlobalModel, ClientStates] | None = None,
     ) -> None:
         """End the run: write its last rows and its final model, and a checkpoint of its end or none.
@@ -319,7 +319,7 @@ class RunStore:
             duration: Seconds of the run's clock.
             stop_reason: Why the run ended.
             summary: Entry `summary` of the table `meta`.
-            others: Statements of the same transaction.
+            statements: Statements of the same transaction.
             last: What the run goes on from where it is given other limits: the tensors, and the clients'
                 states. None means that it cannot go on.
 
@@ -339,7 +339,7 @@ class RunStore:
         files = set[str]()
         if last is not None:
             kept, files = self._write_checkpoint(*last)
-        self.flush(meta, [kept, *others], {"checkpoints": [1]})
+        self.flush(meta, [kept, *statements], {"checkpoints": [1]})
         self._delete_except(files)
         # It fails while another process is reading the database.
         with suppress(sqlite3.OperationalError):

@@ -60,31 +60,33 @@ def verify(directory: Path) -> Verification:
     Args:
         directory: The directory. No process may be writing it.
     """
-    found = Verification(directory)
+    verification = Verification(directory)
     private = is_site(directory)
     if private and not (directory / _SITE[0]).is_file():
-        found.problems.append(str(damage(directory / _SITE[0], "is missing")))
+        verification.problems.append(str(damage(directory / _SITE[0], "is missing")))
     elif not private:
-        with found.noting():
-            _verify_run(found)
-        private = found.record is not None and found.record.served
+        with verification.noting():
+            _verify_run(verification)
+        private = verification.record is not None and verification.record.served
     for path in sorted(directory.rglob("*.safetensors")):
-        with found.noting():
-            found.count(path)
+        with verification.noting():
+            verification.count(path)
             tensors, metadata = read_file(path)
-            recorded = found.record.meta.get("model") if found.record and path.name == MODEL else None
+            recorded = (
+                verification.record.meta.get("model") if verification.record and path.name == MODEL else None
+            )
             if recorded not in (None, checksum(tensors, metadata)):
                 raise damage(path, "is not the model that the run has recorded")
     if private:
-        found.problems += _open_to_others(directory)
-    return found
+        verification.problems += _open_to_others(directory)
+    return verification
 
 
-def _verify_run(found: Verification) -> None:
+def _verify_run(verification: Verification) -> None:
     """The database: its structure, its rows, and the files that it names."""
-    record = found.record = read_run(found.directory)
-    database = found.directory / DATABASE
-    found.count(database)
+    record = verification.record = read_run(verification.directory)
+    database = verification.directory / DATABASE
+    verification.count(database)
     first = next(record.select("PRAGMA integrity_check"))[0]
     if first != "ok":
         raise damage(database, f"is malformed ({' '.join(first.split())})")
@@ -97,10 +99,10 @@ def _verify_run(found: Verification) -> None:
         if checkpoint.journal > rows:
             raise damage(database, f"has {rows} journal rows, its checkpoint {checkpoint.journal}")
         for name in named_files(checkpoint):
-            if not (found.directory / name).is_file():
-                raise damage(found.directory / name, "is missing")
-    if record.status == "finished" and not (found.directory / MODEL).is_file():
-        raise damage(found.directory / MODEL, "is missing")
+            if not (verification.directory / name).is_file():
+                raise damage(verification.directory / name, "is missing")
+    if record.status == "finished" and not (verification.directory / MODEL).is_file():
+        raise damage(verification.directory / MODEL, "is missing")
 
 
 def _consecutive(record: RunRecord) -> int:

@@ -168,13 +168,13 @@ class LiveBackend:
         """Evaluate the current version, once: the metrics, and those of each client."""
         if self._evaluated is None or self._evaluated[0] != version:
             every, model = self._run.experiment.evaluate, self.completed()
-            found = dict(self._executor.evaluate(model)) if every.at_server else {}
+            metrics = dict(self._executor.evaluate(model)) if every.at_server else {}
             clients = self._evaluate_clients(model) if every.at_clients else {}
             if every.at_clients:
-                found |= aggregate_clients(clients, self._run.prepared.higher_is_better)
+                metrics |= aggregate_clients(clients, self._run.prepared.higher_is_better)
             if self._evaluated is None:
-                check_found(self._run.experiment.until, every, found)
-            self._evaluated = version, found, clients
+                check_found(self._run.experiment.until, every, metrics)
+            self._evaluated = version, metrics, clients
         return self._evaluated[1:]
 
     def _evaluate_clients(self, model: Model) -> ClientResults:

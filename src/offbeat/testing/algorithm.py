@@ -168,15 +168,15 @@ def check_replay(algorithm: Algorithm, world: World, seed: int = 0, *, until: Un
 
 def _feed(rule: str, algorithm: Algorithm, seed: int, rows: list[Row], restored: bool = False) -> None:
     """Feed recorded events to a new server, which is another one every few events if it is `restored`."""
-    given: list[Row] = []
-    engine = Engine(algorithm.schedule, seed, given.append)
+    engine_rows: list[Row] = []
+    engine = Engine(algorithm.schedule, seed, engine_rows.append)
     for count, (event, commands) in enumerate(moments(rows)):
         engine.apply(event.t, event_of(event))
-        _check_same(rule, [event, *commands], given)
-        given.clear()
+        _check_same(rule, [event, *commands], engine_rows)
+        engine_rows.clear()
         if restored and count % _KEPT == 0:
             saved = _saved(engine, event)
-            engine = Engine(algorithm.schedule, seed, given.append)
+            engine = Engine(algorithm.schedule, seed, engine_rows.append)
             engine.restore(saved)
 
 

@@ -70,13 +70,13 @@ class World:
         known = {
             "the learner": learner_clients, "world.clients": self.clients, "world.seconds_per_step": listed
         }  # fmt: skip
-        given = {source: n for source, n in known.items() if n is not None}
-        if not given:
+        client_counts = {source: n for source, n in known.items() if n is not None}
+        if not client_counts:
             raise UsageError("world.clients is missing: say how many clients there are")
-        if len(set(given.values())) > 1:
-            counts = ", ".join(f"{source} has {n}" for source, n in given.items())
+        if len(set(client_counts.values())) > 1:
+            counts = ", ".join(f"{source} has {n}" for source, n in client_counts.items())
             raise UsageError(f"the number of clients is ambiguous: {counts}; make them equal")
-        clients = next(iter(given.values()))
+        clients = next(iter(client_counts.values()))
         for section, part in self.sections().items():
             for field in fields(part):
                 check_length(f"world{section}.{field.name}", getattr(part, field.name), clients)

@@ -134,13 +134,13 @@ def _world(world: Mapping[str, Any]) -> str:
 
 def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
     labels = shared_labels(boards)
-    found = {by: ranks_by(boards, by) for by in BY}
+    ranks_of = {by: ranks_by(boards, by) for by in BY}
     blocks = blocks_of(boards, labels, "time")
     planned = sum(len(rows.study.columns) for rows in boards.values())
-    if not found["time"]:
+    if not ranks_of["time"]:
         yield f"Not run: no world has the runs of all {len(labels)} algorithms yet."
         return
-    lead = [each.label for each in found["time"] if not each.behind]
+    lead = [each.label for each in ranks_of["time"] if not each.behind]
     seeds = sorted({len(values) for values in blocks.values()})
     enough = has_enough_seeds(boards)
     lead_text = (
@@ -161,9 +161,10 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
             else f"With fewer than {LEAST_SEEDS} runs of each, nobody is said to lead."
         )
     )
-    places = {by: {each.label: each for each in ranks} for by, ranks in found.items()}
+    places = {by: {each.label: each for each in ranks} for by, ranks in ranks_of.items()}
     rows = [
-        [each.label, *(_rank_text(places[by].get(each.label), enough) for by in BY)] for each in found["time"]
+        [each.label, *(_rank_text(places[by].get(each.label), enough) for by in BY)]
+        for each in ranks_of["time"]
     ]
     yield markdown([["algorithm", *BY.values()], *rows])
     yield (
@@ -171,7 +172,7 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
         f"is at the target before {BASE} in a world and seed, ties half, with its 95 % interval (none where "
         "all seeds agree). Processor seconds are of several kinds of processor."
     )
-    yield markdown(_costs(boards, [each.label for each in found["time"]]))
+    yield markdown(_costs(boards, [each.label for each in ranks_of["time"]]))
 
 
 def _costs(boards: Mapping[str, ItemRows], labels: Sequence[str]) -> Grid:
@@ -316,8 +317,8 @@ def _chosen(rows: ItemRows, label: str) -> str:
 
 def draw(boards: Mapping[str, ItemRows], path: Path) -> bool:
     """Draw the ranks with their intervals; False where there are none."""
-    found = {by: {each.label: each for each in ranks_by(boards, by)} for by in BY}
-    order, enough = list(found["time"])[::-1], has_enough_seeds(boards)
+    rank_of = {by: {each.label: each for each in ranks_by(boards, by)} for by in BY}
+    order, enough = list(rank_of["time"])[::-1], has_enough_seeds(boards)
     if not order:
         return False
     figure = blank_figure(10.5, 0.26 * len(order) + 1.2)
@@ -326,7 +327,7 @@ def draw(boards: Mapping[str, ItemRows], path: Path) -> bool:
         style_axes(ax, "x")
         ax.set_title(title, loc="left", fontsize=10, color=INK)
         for place, label in enumerate(order):
-            each = found[by].get(label)
+            each = rank_of[by].get(label)
             if each is None:
                 continue
             colour = MUTED if each.behind or not enough else "#1f6feb"

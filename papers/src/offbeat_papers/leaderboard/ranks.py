@@ -56,14 +56,14 @@ def blocks_of(boards: Mapping[str, ItemRows], labels: Sequence[str], by: str) ->
         labels: The labels.
         by: "time" to the target, later than any where it was not reached; or "final" or "worst" accuracy.
     """
-    found: dict[tuple[str, str], list[list[float]]] = {}
+    blocks: dict[tuple[str, str], list[list[float]]] = {}
     for data, rows in boards.items():
         for world in rows.study.columns:
             amounts = [rows.amounts((label, world), by) for label in labels]
-            for seed in sorted(set.intersection(*(set(own) for own in amounts))):
-                values = [_lower_is_better(own[seed]) for own in amounts]
-                found.setdefault((data, world), []).append(values)
-    return found
+            for seed in sorted(set.intersection(*(set(by_seed) for by_seed in amounts))):
+                values = [_lower_is_better(by_seed[seed]) for by_seed in amounts]
+                blocks.setdefault((data, world), []).append(values)
+    return blocks
 
 
 def _lower_is_better(amount: Cost | float) -> float:

@@ -116,21 +116,21 @@ class AdaptiveMixing(Aggregator):
 
     def _mixed(self, update: Update, w: Tensor, d: int, memory: Tensors) -> Tensor:
         """α (w_i − w), after the control step of its client."""
-        own, task = self.controls, update.task
-        key = "all" if own.shared else str(task.client)
+        controls, task = self.controls, update.task
+        key = "all" if controls.shared else str(task.client)
         c = self._load(key, memory)
-        if own.adaptive and c.s > 0:
+        if controls.adaptive and c.s > 0:
             slope = _mean_gradient_along(memory[f"direction {key}"], update, d)
-            if own.in_epochs and self.epochs is not None:
+            if controls.in_epochs and self.epochs is not None:
                 slope *= update.task.steps / self.epochs
             self._descend(c, slope)
-        start = task.base if own.count_from == "base" or task.fresh is None else task.fresh
+        start = task.base if controls.count_from == "base" or task.fresh is None else task.fresh
         t = task.base + task.staleness + 1
         c.s, c.t = t - start, update.note.get("round", t)
         c.xi = c.xi_at(int(c.s), int(c.t))
-        alpha = own.mu * c.xi / (1 + own.mu * c.xi)
+        alpha = controls.mu * c.xi / (1 + controls.mu * c.xi)
         direction = displacement(update.base.values, update.delta, w)  # D_i = w_i − w
-        if own.adaptive:
+        if controls.adaptive:
             _save(key, c, head(direction, d), memory)
         return scaled(direction, alpha, direction)
 

@@ -87,7 +87,7 @@ class BatchedTrainer:
         rows, labels, kept = plan.steps(plan.rows), plan.steps(self._y[plan.rows]), plan.steps(losses)
         scaled = plan.steps(plan.weights * rate.unsqueeze(1) if optimizer.takes_rate else plan.weights)
         inputs = {active: self._samples[: active * self._size] for active in set(plan.active)}
-        found = []
+        step_losses = []
         for step, active in enumerate(plan.active):
             stacked.activate(active, plan.samples[step], plan.weights[step, :active])
             x = torch.index_select(self._x, 0, rows[step], out=inputs[active])
@@ -95,8 +95,8 @@ class BatchedTrainer:
             each, gradient = self._loss(output.detach().float(), labels[step], scaled[step])
             stacked.backward(output, gradient.to(output.dtype))
             optimizer.step(stacked.gradients())
-            found.append(each)
-        torch._foreach_copy_(kept, found)
+            step_losses.append(each)
+        torch._foreach_copy_(kept, step_losses)
         sums = (losses * plan.weights).sum(2).cumsum(0)
         total = sums[-1].cpu().tolist()
         for i, (task, base) in enumerate(pairs):
@@ -138,22 +138,22 @@ class BatchedTrainer:
         rows = np.empty_like(positions)
         draws = {seed: StreamCursor(seed) for seed in {task.seed for task in tasks}}
         for i, task in enumerate(tasks):
-            own = self._data.client_indices(task.client).numpy()
+            indices = self._data.client_indices(task.client).numpy()
             generator = draws[task.seed].at(Purpose.TRAIN, task.client, task.task)
             positions[: task.steps, i, :size] = batch_table(
-                generator, len(own), size, task.steps, self._training.drop_last
+                generator, len(indices), size, task.steps, self._training.drop_last
             )
             # A place without a sample has the position −1, the client's last sample, with the weight 0.
-            rows[:, i] = own[positions[:, i]]
-        there = positions >= 0
-        weights = (there / np.maximum(there.sum(2, keepdims=True), 1)).astype(np.float32)
+            rows[:, i] = indices[positions[:, i]]
+        filled = positions >= 0
+        weights = (filled / np.maximum(filled.sum(2, keepdims=True), 1)).astype(np.float32)
         active = [sum(task.steps > step for task in tasks) for step in range(steps)]
         device = self._training.device
         return _BatchPlan(
             to_device(torch.from_numpy(rows), device),
             to_device(torch.from_numpy(weights), device),
             active,
-            there.sum(2).tolist(),
+            filled.sum(2).tolist(),
         )
 
 
@@ -247,8 +247,8 @@ def _check(learner: TorchLearner, objective: Objective) -> None:
         raise _refused(f"optimizer = {training.optimizer!r}", "'sgd', 'adam' and 'adamw'")
     allowed = ADAM_OPTIONS if training.optimizer != "sgd" else frozenset()
     if others := sorted(training.optimizer_options.keys() - allowed):
-        told = " and ".join(sorted(allowed)) or "none"
-        raise _refused(f"with optimizer_options = {others[0]!r}", f"with {told} of {training.optimizer}")
+        options = " and ".join(sorted(allowed)) or "none"
+        raise _refused(f"with optimizer_options = {others[0]!r}", f"with {options} of {training.optimizer}")
     if training.precision == "float16":
         raise _refused("with precision = 'float16'", "in float32 and bfloat16")
     for option in _PLAIN:
@@ -262,8 +262,8 @@ def _check(learner: TorchLearner, objective: Objective) -> None:
     module = learner.prepare().bench.module
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) and (type(layer) not in BATCH_NORM or layer.momentum is None):
-            told = "with momentum = None" if type(layer) in BATCH_NORM else "in a model"
-            raise _refused(f"{type(layer).__name__} {told}", "nn.BatchNorm1d, 2d and 3d with a momentum")
+            case = "with momentum = None" if type(layer) in BATCH_NORM else "in a model"
+            raise _refused(f"{type(layer).__name__} {case}", "nn.BatchNorm1d, 2d and 3d with a momentum")
         if (inside := undrawn_dropout(layer)) is not None:
             raise _refused(f"a model with {inside}", "nn.Dropout and its 1d, 2d and 3d, each for itself")
     known = {id(b) for layer in module.modules() if type(layer) in BATCH_NORM for b in layer.buffers()}
@@ -348,7 +348,7 @@ def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y
     Raises:
         UsageError: The module cannot take a batch, or no gradient reaches its parameters.
     """
-    found = []
+    gradients = []
     for i, (own_x, own_y) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
         module, batch = without_dropout(copied(learner.prepare().bench.module)).train(), (own_x, own_y)
         trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -368,5 +368,5 @@ def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y
         if not i:
             flow.end(_CLIENTS, learner.training.lr, moved=flow.nonzero)
         make_dense(trained.values())
-        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in trained.values()]
-    return torch.cat([gradient.flatten() for gradient in found])
+        gradients += [torch.zeros_like(p) if p.grad is None else p.grad for p in trained.values()]
+    return torch.cat([gradient.flatten() for gradient in gradients])

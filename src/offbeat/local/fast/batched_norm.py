@@ -52,15 +52,15 @@ class ClientBatchNorm(nn.Module):
         )
 
     def _one_by_one(self, x: Tensor, affine: list[Tensor], running: list[Tensor]) -> Tensor:
-        found = []
-        for i, (own, samples) in enumerate(zip(x, self._clients.samples, strict=False)):
+        outputs = []
+        for i, (client_x, samples) in enumerate(zip(x, self._clients.samples, strict=False)):
             mean, variance = (tensor[i] for tensor in running) if running else (None, None)
             weight, bias = (tensor[i] for tensor in affine) if affine else (None, None)
             batch = functional.batch_norm(
-                own[:samples], mean, variance, weight, bias, True, self._momentum, self._eps
+                client_x[:samples], mean, variance, weight, bias, True, self._momentum, self._eps
             )
-            found += [batch, own[samples:]]
-        return torch.cat(found)
+            outputs += [batch, client_x[samples:]]
+        return torch.cat(outputs)
 
     def _together(self, x: Tensor, affine: list[Tensor], running: list[Tensor]) -> Tensor:
         clients, size, channels = x.shape[:3]

@@ -235,14 +235,16 @@ def _sign_server(
             "again"
         )
     named = next((host for host in hosts if len(host) <= _LONGEST_COMMON_NAME), "Offbeat server")
-    own = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
+    issuer_key_id = x509.SubjectKeyIdentifier.from_public_key(ca_key.public_key())
     return (
         _begun(_named(named), ca.subject, key, now, ends)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(own), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_key_id), critical=False
+        )
         .sign(ca_key, hashes.SHA256())
     )
 

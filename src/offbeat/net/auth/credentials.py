@@ -217,15 +217,15 @@ class Authenticator:
 
     def expires_in(self) -> dict[str, float]:
         """Seconds until the last token of a site expires, and the server's certificate, of those that do."""
-        found: dict[str, float] = {}
+        seconds: dict[str, float] = {}
         if self._tokens is not None:
             now = self._tokens.clock()
             for site, stored in self._tokens.stored().items():
                 if all(each.expires for each in stored):
-                    found[site] = max(each.expires for each in stored) - now
+                    seconds[site] = max(each.expires for each in stored) - now
         if self._own is not None and (ends := certificate_ends(self._own)) is not None:
-            found[SERVER_OWNER] = ends - time.time()
-        return found
+            seconds[SERVER_OWNER] = ends - time.time()
+        return seconds
 
     def samples(self, site: str) -> SampleRange | None:
         """The numbers of samples that a site may have, as it is enrolled; None means any."""

@@ -74,18 +74,18 @@ class Door:
         self._since = {peer: since for peer, since in self._since.items() if peer in waiting}
         self._since |= dict.fromkeys(waiting - self._since.keys(), now)
         share = max(1, self.most // SHARE)
-        crowd, left = len(connections), Counter(network(host) for host, _ in self._since)
+        crowd, uncredentialed = len(connections), Counter(network(host) for host, _ in self._since)
         for peer, since in list(self._since.items()):
             origin = network(peer[0])
             if now - since > self._deadline:
                 kind, why = "deadline", f"no credential within {self._deadline:g} s"
-            elif left[origin] > share:
+            elif uncredentialed[origin] > share:
                 kind, why = "address", f"{origin} has more than {share} connections without a credential"
             elif crowd > self.most - share:
                 kind, why = "full", f"of {self.most} connections too few are free, and it has no credential"
             else:
                 continue
-            crowd, left[origin] = crowd - 1, left[origin] - 1
+            crowd, uncredentialed[origin] = crowd - 1, uncredentialed[origin] - 1
             del self._since[peer]
             shut_down(connections[peer], peer)
             self._refusals.add(kind, peer_text(peer), why)

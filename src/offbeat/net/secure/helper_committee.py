@@ -214,11 +214,11 @@ class HelperCommittee:
         """Tell the operator that no release can be made any more, or that no helper may fail."""
         if self.formed is None or not (self._gone or self._out):
             return
-        left = len(self.formed.helpers) - len(self._gone | set(self._out))
+        available = len(self.formed.helpers) - len(self._gone | set(self._out))
         needed = self.formed.needed
-        if left < needed:
-            reason = SecureRefusal.FEW_HELPERS.format(left=left, needed=needed)
+        if available < needed:
+            reason = SecureRefusal.FEW_HELPERS.format(left=available, needed=needed)
             log.error("too few helpers", extra={"reason": reason})
-        elif left == needed:
-            reason = SecureRefusal.FEWEST_LEFT.format(left=left, needed=needed)
+        elif available == needed:
+            reason = SecureRefusal.FEWEST_LEFT.format(left=available, needed=needed)
             log.warning("no helper may fail", extra={"reason": reason})

@@ -47,15 +47,15 @@ class LazyHeap(Generic[Key]):
     def first(self) -> float:
         """The earliest time; infinite where there is none."""
         while self._entries:
-            found, key = self._entries[0]
+            entry_time, key = self._entries[0]
             time = self._time(key)
             if time is None:
                 heappop(self._entries)
                 self._keys.discard(key)
-            elif time > found:
+            elif time > entry_time:
                 heapreplace(self._entries, (time, key))
             else:
-                return found
+                return entry_time
         return inf
 
     def due(self, now: float) -> list[Key]:

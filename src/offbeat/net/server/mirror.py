@@ -210,20 +210,20 @@ class DirectoryMirror:
     def _copy_others(self, source: Path | None) -> None:
         """Copy what no commit changes, such as tokens, where it has changed since."""
         assert source is not None
-        found: dict[str, tuple[int, ...]] = {}
+        file_states: dict[str, tuple[int, ...]] = {}
         for name in _OTHERS:
             path = source / name
             for file in sorted(path.glob("*")) if path.is_dir() else [path]:
                 if file.is_file() and not file.name.startswith("."):
                     status = file.stat()
                     key = file.relative_to(source).as_posix()
-                    found[key] = (status.st_mtime_ns, status.st_size, status.st_ino)
-        for name, seen in found.items():
-            if self._seen.get(name) != seen:
+                    file_states[key] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        for name, file_state in file_states.items():
+            if self._seen.get(name) != file_state:
                 target = self.directory / name
                 target.parent.mkdir(mode=0o700, exist_ok=True)
                 write_private(target, (source / name).read_bytes())
-        self._seen = found
+        self._seen = file_states
 
 
 def _close(begun: "Future[StateFiles]") -> None:
@@ -309,16 +309,16 @@ def _read(mirror: Path) -> RunRecord:
         ) from None
 
 
-def _check_older(own: RunRecord, held: RunRecord) -> None:
+def _check_older(run: RunRecord, mirror: RunRecord) -> None:
     """Check that the mirror has no acknowledged row that the run has not."""
-    told = held.meta.get(MIRROR_OF)
-    rows = int(told["rows"]) if isinstance(told, dict) and "rows" in told else held.length
-    same = own.length >= rows and _row(own, rows - 1) == _row(held, rows - 1)
+    mirrored = mirror.meta.get(MIRROR_OF)
+    rows = int(mirrored["rows"]) if isinstance(mirrored, dict) and "rows" in mirrored else mirror.length
+    same = run.length >= rows and _row(run, rows - 1) == _row(mirror, rows - 1)
     if not same:
         raise UsageError(
-            f"the mirror {held.path} has acknowledged updates that {own.path} has not (rows {rows} and "
-            f"{own.length}): it was served by itself, or the other was restored from an older copy. Serve "
-            f"it, with --state {held.path}; or move it away, and it is made anew"
+            f"the mirror {mirror.path} has acknowledged updates that {run.path} has not (rows {rows} and "
+            f"{run.length}): it was served by itself, or the other was restored from an older copy. Serve "
+            f"it, with --state {mirror.path}; or move it away, and it is made anew"
         )
 
 

@@ -89,43 +89,43 @@ def open_run(
     beside = mirror_of(mirror, required=options.mirror_required)
     tested = evaluates(learner)
     _check_evaluation(options, experiment, tested)
-    found = read_run(directory) if holds_run(directory) else None
+    record = read_run(directory) if holds_run(directory) else None
     clients, layout = options.clients, learner.initial(seed).layout
     if (privacy := experiment.privacy) is not None:
         _check_private(privacy, experiment, options)
-        experiment = replace(experiment, privacy=_with_recorded_committee(privacy, found))
-        if found is not None:
-            rule = recorded_noise_rule(found.meta.get("privacy", {}))
+        experiment = replace(experiment, privacy=_with_recorded_committee(privacy, record))
+        if record is not None:
+            rule = recorded_noise_rule(record.meta.get("privacy", {}))
             experiment = replace(experiment, noise_rule=rule)
-        clients = _recorded_clients(options, found)
+        clients = _recorded_clients(options, record)
     plan = experiment.release_plan(layout, clients)
     if plan is not None:
-        _check_releases(plan, options, found)
+        _check_releases(plan, options, record)
     spec = make_run_spec(replace(experiment, privacy=plan.privacy if plan is not None else None))
-    if found is not None:
-        check_same(found, spec)
-        experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, found))
-        if found.status == "finished" and not goes_on(found, experiment.until):
+    if record is not None:
+        check_same(record, spec)
+        experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, record))
+        if record.status == "finished" and not goes_on(record, experiment.until):
             # A server that died just then has left them.
             delete_secrets(directory)
             shared = None
             if options.share_model is not None:
                 final = read_model(directory / MODEL, layout)
                 shared = choose_model(options.share_model, final, directory)
-            return FinishedRun(str(found.entry("run")), found.stop_reason or "", shared)
+            return FinishedRun(str(record.entry("run")), record.stop_reason or "", shared)
     torch.set_num_threads(1)
     prepared = experiment.prepare(clients, tested=tested)
     if (reason := options.unguarded(tested=tested, bounded=plan is not None)) is not None:
         log.warning(reason)
-    if found is not None:
-        prepared.check_initial(found)
+    if record is not None:
+        prepared.check_initial(record)
     complete, until, every = prepared.complete, experiment.until, experiment.evaluate
     # A metric that is not found is told now, not when all sites are there.
     if tested and (until.metrics or every.keep_best):
         check_found(until, every, learner.evaluate(complete(prepared.initial)))
     meta, run, label = None, token_hex(8), experiment.name
-    if found is not None:
-        run, label = str(found.entry("run")), found.label
+    if record is not None:
+        run, label = str(record.entry("run")), record.label
     else:
         served = {"algorithm": spec.algorithm, "run": run, "plan": spec.document()}
         tried = learner.data.test if isinstance(learner, TorchLearner) else None
@@ -170,7 +170,7 @@ def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOpti
         raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {every.at!r}")
 
 
-def _check_releases(plan: ReleasePlan, options: ServerOptions, found: RunRecord | None) -> None:
+def _check_releases(plan: ReleasePlan, options: ServerOptions, record: RunRecord | None) -> None:
     """Raises `UsageError` for releases that a server cannot make."""
     privacy = plan.privacy
     # The run may wait for more sites than it was planned for.
@@ -180,7 +180,7 @@ def _check_releases(plan: ReleasePlan, options: ServerOptions, found: RunRecord 
     if privacy.fewest > plan.clients:
         raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=plan.clients)
     # A recorded committee goes on by its own rule.
-    if found is None or options.helpers is not None:
+    if record is None or options.helpers is not None:
         _check_requests(privacy)
 
 

@@ -76,16 +76,16 @@ def contribution(record: RunRecord, site: str) -> Contribution:
     clients = {name: client for name, client, _ in record.sites()}
     if site not in clients:
         raise UsageError(f"{record.path} has no site {site}{did_you_mean(site, clients)}")
-    client, own, versions, last = clients[site], set[TaskId](), list[Version](), 0
+    client, tasks, versions, last = clients[site], set[TaskId](), list[Version](), 0
     arrived = 0
     for row in record.rows():
         last = row.version or last
         if row.name == "arrived":
             arrived += 1
-            own |= {row.task} if row.client == client and row.task is not None else set()
-        elif row.name == "aggregate" and row.version is not None and own & set((row.data or {})["tasks"]):
+            tasks |= {row.task} if row.client == client and row.task is not None else set()
+        elif row.name == "aggregate" and row.version is not None and tasks & set((row.data or {})["tasks"]):
             versions.append(row.version)
-    return Contribution(site, client, len(own), arrived, tuple(versions), last)
+    return Contribution(site, client, len(tasks), arrived, tuple(versions), last)
 
 
 def replay_without(record: RunRecord, prepared: PreparedRun, client: ClientId) -> WithoutSite:
@@ -143,14 +143,14 @@ def _checkpoint_without(
     record: RunRecord, checkpoint: Checkpoint | None, arrivals: list[Row], client: ClientId
 ) -> Checkpoint:
     """The last checkpoint, if it has nothing of the site."""
-    own = [row for row in arrivals if row.client == client]
-    if checkpoint is not None and not any(row.seq < checkpoint.journal for row in own):
+    site_rows = [row for row in arrivals if row.client == client]
+    if checkpoint is not None and not any(row.seq < checkpoint.journal for row in site_rows):
         return checkpoint
     version = 0 if checkpoint is None else checkpoint.version
     raise UsageError(
         f"{record.path} keeps no updates from before version {version}, which holds updates of this site "
-        f"since version {own[0].version or 0}: it cannot be taken out of this directory. Serve a copy from "
-        "before that version again, with the site's credential revoked. A run that is served with --set "
+        f"since version {site_rows[0].version or 0}: it cannot be taken out of this directory. Serve a copy "
+        "from before that version again, with the site's credential revoked. A run that is served with --set "
         "server.keep_updates=true from its beginning keeps what this needs"
     )
 

@@ -67,8 +67,8 @@ class OutgoingMessage:
     body: tuple[memoryview, ...] = ()
 
 
-def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
-    """The envelope and body of a message; `known` is the layout that the peer has received before.
+def serialize(message: Message, peer_layout: Layout | None = None) -> OutgoingMessage:
+    """The envelope and body of a message; `peer_layout` is the layout that the peer has received before.
 
     Raises `ValueError` for a number outside the range of the protocol, such as one below 0, and `TypeError`
     for a value that is not a message.
@@ -77,12 +77,12 @@ def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
         raise TypeError(f"{type(message).__name__} is not a message")
     values = {name: convert(getattr(message, name)) for name, convert in _TO_FIELDS[kind]}
     model: Model | None = getattr(message, "model", None)
-    if model is not None and model.layout != known:
+    if model is not None and model.layout != peer_layout:
         values["layout"] = _layout(model.layout)
     parts = _parts(message if isinstance(message, UpdateSubmission | UnmaskShare) else model)
-    told = getattr(pb, type(message).__name__)(**values)
+    content = getattr(pb, type(message).__name__)(**values)
     sizes = [pb.Part(kind=part, bytes=len(octets)) for part, octets in parts]
-    return OutgoingMessage(pb.Envelope(**{kind: told}, parts=sizes), tuple(octets for _, octets in parts))
+    return OutgoingMessage(pb.Envelope(**{kind: content}, parts=sizes), tuple(octets for _, octets in parts))
 
 
 def _to_labels(labels: tuple[int, ...] | None) -> pb.Labels | None:

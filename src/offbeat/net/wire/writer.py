@@ -136,15 +136,15 @@ def _chunk_head(checksum: int, pieces: Sequence[memoryview]) -> bytes:
 
 def _cut(parts: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
     pieces: list[memoryview] = []
-    left = size
+    space = size
     for part in parts:
         while len(part):
-            pieces.append(part[:left])
-            left -= len(pieces[-1])
+            pieces.append(part[:space])
+            space -= len(pieces[-1])
             part = part[len(pieces[-1]) :]
-            if not left:
+            if not space:
                 yield pieces
-                pieces, left = [], size
+                pieces, space = [], size
     if pieces:
         yield pieces
 

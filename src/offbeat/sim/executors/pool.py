@@ -218,15 +218,15 @@ class WorkerPool(Generic[W]):
 
     def evaluate_clients(self, model: Model, inputs: Iterable[tuple[ClientId, TaskInputs]]) -> ClientResults:
         """Wait for the workers to evaluate, before anything else that is queued; few clients are queued."""
-        found: dict[ClientId, Found] = {}
+        results: dict[ClientId, Found] = {}
         queued: deque[tuple[ClientId, PoolTask]] = deque()
-        for client, own in inputs:
-            queued.append((client, PoolTask(None, self._version(model), inputs=own, client=client)))
+        for client, client_inputs in inputs:
+            queued.append((client, PoolTask(None, self._version(model), inputs=client_inputs, client=client)))
             self._enqueue(queued[-1][1], AT_ONCE)
             if len(queued) > 2 * AHEAD * self._port.count:
                 first, entry = queued.popleft()
-                found[first] = self._found(entry)
-        return found | {client: self._found(entry) for client, entry in queued}
+                results[first] = self._found(entry)
+        return results | {client: self._found(entry) for client, entry in queued}
 
     def _found(self, evaluation: PoolTask) -> Found:
         """Wait until an evaluation is done."""
@@ -299,7 +299,7 @@ class WorkerPool(Generic[W]):
             if tasks[0].crashes >= MOST_CRASHES:
                 raise RunError(f"{tasks[0].task or 'evaluation'}: {tasks[0].crashes} {reason}")
 
-    def _lower(self, worker: W, told: str) -> None:
+    def _lower(self, worker: W, reason: str) -> None:
         """Train with one worker less from now on, and put the tasks of the one that has ended back.
 
         A single worker may have run out of memory beside one that has ended since: its task runs once more.
@@ -314,12 +314,12 @@ class WorkerPool(Generic[W]):
             self._count -= 1
             log.warning(
                 "there is not enough memory for %d workers (%s): %d train from now on",
-                self._count + 1, told, self._count,
+                self._count + 1, reason, self._count,
             )  # fmt: skip
         elif tasks[0].alone:
             what = tasks[0].task or "an evaluation"
             raise UsageError(
-                f"there is not enough memory for one worker ({told}) at {what}: give a smaller "
+                f"there is not enough memory for one worker ({reason}) at {what}: give a smaller "
                 "training.batch_size or training.evaluation_batch_size, or another model"
             )
         else:

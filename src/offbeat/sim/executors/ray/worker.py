@@ -36,13 +36,13 @@ class RayWorker:
     def hello(self, packed: Packed) -> dict[str, Any]:
         """Unpack learner and objective; return the worker's place and versions."""
         ray: Any = import_module("ray")
-        here: dict[str, Any] = {"node": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
+        place: dict[str, Any] = {"node": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
         try:
             content, buffers = packed
             self._made = pickle.loads(content, buffers=buffers)
         except Exception:
-            return {**here, "error": traceback.format_exc()}
-        return {**here, "versions": {"Offbeat": __version__, "PyTorch": torch.__version__}}
+            return {**place, "error": traceback.format_exc()}
+        return {**place, "versions": {"Offbeat": __version__, "PyTorch": torch.__version__}}
 
     def work(
         self,
