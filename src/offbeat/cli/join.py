@@ -27,7 +27,7 @@ from offbeat.cli.options import (
     seconds_or_never,
 )
 from offbeat.cli.site_access import Access, Address, KitOption
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
@@ -224,7 +224,7 @@ def make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePoli
     try:
         document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--policy {file} cannot be read: {error}") from None
+        raise UsageError(f"--policy {file} cannot be read: {reason_of(error)}") from None
     # A template is empty for YAML, since each of its keys is a comment.
     document = {} if document is None else document
     if not isinstance(document, dict):
