@@ -315,7 +315,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     for name, said in (
         (str(tmp_path / "bytes.yaml"), "cannot be read"),
-        (str(tmp_path), "neither a file nor built in"),
+        (str(tmp_path), "is a directory: give the recipe's file"),
         ("digts", 'did you mean "digits"?'),
         ("heart_diseas", 'did you mean "heart_disease"?'),
     ):
@@ -350,7 +350,7 @@ def test_changes_that_cannot_be(change: str, said: str, write: Any) -> None:
 
 def test_scales_that_cannot_be(write: Any) -> None:
     assert 'did you mean "small"?' in complaint(write, BASE, scales=["smal"])
-    assert "--scale x is unknown" in complaint(write, {**BASE, "scales": {}}, scales=["x"])
+    assert "--scale x is not allowed" in complaint(write, {**BASE, "scales": {}}, scales=["x"])
     odd = {**BASE, "scales": {"odd": {3: 4}}}
     assert "unknown key 3" in complaint(write, odd, scales=["odd"])
     typo = {**BASE, "scales": {"typo": {"cliens": 4}}}

@@ -7,6 +7,7 @@ option load neither PyTorch nor the simulator.
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -41,7 +42,7 @@ from offbeat.cli import (
     upgrade,
     verify,
 )  # fmt: skip
-from offbeat.cli.console import err, out
+from offbeat.cli.console import InterruptedByUserError, err, out
 from offbeat.cli.plug_ins import Commands
 from offbeat.cli.sections import Command, sectioned
 from offbeat.core.errors import OffbeatError, UsageError
@@ -56,9 +57,9 @@ app = typer.Typer(
 )
 
 _INTERRUPTED = 130
-_RESUME = "; go on with: offbeat resume DIR, or the same compare command with its --out"
 _GOES_ON = {
-    **dict.fromkeys(("run", "resume", "compare", "simulate-like"), _RESUME),
+    "compare": "; the same command with its --out goes on",
+    "simulate-like": "; go on with: offbeat resume DIR",
     "reproduce": "; the same command goes on",
     "join": "; the same command takes part again",
     "helper": "; the same command helps again",
@@ -103,6 +104,14 @@ _SECTIONED: dict[Callable[..., None], type[Command]] = {
 for _command in _COMMANDS:
     app.command(cls=_SECTIONED.get(_command, Command))(_command)
 _REMOVED: dict[str, dict[str, str]] = {"serve": serve.REMOVED, "join": join.REMOVED}
+_ALGORITHM = dict.fromkeys(("--algorithm", "--algorithms", "-a"), "--set algorithm=NAME")
+# What to give instead of an option that another command has.
+_ELSEWHERE = {
+    "run": {**_ALGORITHM, "--seeds": "--seed N, or use offbeat compare"},
+    "federate": _ALGORITHM,
+    "serve": _ALGORITHM,
+    "compare": {"--algorithm": "--algorithms NAME,NAME", "--seed": "--seeds N, or --set seed=N"},
+}
 
 
 def main() -> None:
@@ -128,6 +137,8 @@ def main() -> None:
         if debug:
             traceback.print_exception(error)
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
+    except InterruptedByUserError as error:
+        _fail(f"interrupted; {error}", _INTERRUPTED)
     except KeyboardInterrupt:
         _fail(f"interrupted{_GOES_ON.get(''.join(sys.argv[1:2]), '')}", _INTERRUPTED)
     except (RecursionError, MemoryError) as error:
@@ -139,8 +150,11 @@ def main() -> None:
         # The reader of a pipe has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
+        if debug:
+            traceback.print_exception(error)
         if error.errno != ENOSPC:
-            raise
+            where = f"{error.filename}: " if error.filename else ""
+            _fail(f"{where}{error.strerror or error}; offbeat --debug shows where", 1)
         # What is left to print goes nowhere: flushing it would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"the output cannot be written: {error.strerror}", 1)
@@ -149,6 +163,8 @@ def main() -> None:
 def _fail_of_command_line(error: Any) -> None:
     """An unknown option and the like; a command without any argument shows its help."""
     message = error.format_message().replace("Value error, ", "")
+    # A list of choices, which click puts on lines of its own, goes into the sentence.
+    message = re.sub(r"\s*\n\s+", " ", message)
     if "\n" in message:
         error.show()
         sys.exit(error.exit_code)
@@ -157,6 +173,10 @@ def _fail_of_command_line(error: Any) -> None:
     option = getattr(error, "option_name", None)
     if (instead := _REMOVED.get(where.rpartition(" ")[2], {}).get(str(option))) is not None:
         _fail(f"{where} has no option {option} any more: give {instead}", error.exit_code)
+    if (instead := _ELSEWHERE.get(where.rpartition(" ")[2], {}).get(str(option))) is not None:
+        _fail(f"{where} has no option {option}: give {instead}", error.exit_code)
+    # Click and typer may both add the same suggestion.
+    message = re.sub(r"( Did you mean [^?]*\?)(\1)+", r"\1", message)
     _fail(f"{message.removesuffix('.')}; see {where} --help", error.exit_code)
 
 

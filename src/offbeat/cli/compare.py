@@ -1,6 +1,7 @@
 """The command that runs several algorithms under several seeds."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,7 @@ from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import CompareWatcher, add_row, live_progress, out, plain_table, print_json
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import make_directory
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 
 if TYPE_CHECKING:
     from offbeat.recipes.recipe import Recipe
@@ -88,7 +89,7 @@ def compare(
         _print_table(table, claimed)
     notes = [f"wrote {_written(table, path)}" for path in tables or ()]
     if not as_json:
-        for note in (*notes, f"runs in {folder}; see them with: offbeat report {folder}"):
+        for note in (*notes, f"runs in {folder}; see them with: offbeat report {quote(str(folder))}"):
             out.print(note, markup=False)
 
 
@@ -133,7 +134,7 @@ def _written(table: "Table", path: Path) -> Path:
     try:
         return write_table(table, path)
     except OSError as error:
-        raise UsageError(f"--table {path} cannot be written: {error}") from None
+        raise UsageError(f"--table {path} cannot be written: {reason_of(error)}") from None
 
 
 def _claim_as_json(finding: "Finding") -> dict[str, object]:

@@ -3,7 +3,9 @@
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import rich.progress
@@ -24,6 +26,21 @@ NOT_PRIVATE = (
 
 out = Console(highlight=False, emoji=False, width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False, emoji=False)
+
+
+class InterruptedByUserError(Exception):
+    """The person has interrupted a command; the text says how the work goes on."""
+
+
+@contextmanager
+def resumable(directory: Path) -> Iterator[None]:
+    """Turn an interruption of a run into one that names the command that continues the run."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not (directory / "run.db").exists():
+            raise
+        raise InterruptedByUserError(f"go on with: offbeat resume {quote(str(directory))}") from None
 
 
 def describe(progress: "Progress") -> str:
@@ -123,7 +140,7 @@ def show_run(run: "Run", hint: str, as_json: bool = False) -> None:
 def see_with(recipe: "Recipe", directory: Path | str) -> str:
     """The command that shows what a run of a recipe has made."""
     command = "statistics" if recipe.gathers_statistics else "report"
-    return f"see it with: offbeat {command} {directory}"
+    return f"see it with: offbeat {command} {quote(str(directory))}"
 
 
 def _summary_lines(run: "Run") -> Iterator[str]:

@@ -32,6 +32,7 @@ ClientMemory = Annotated[
         help="memory for what clients keep, such as 512MB; the rest goes to files; default: no limit",
     ),
 ]  # fmt: skip
+_MOST_PROCESSES = 1024
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -79,9 +80,12 @@ def count_of(option: str, text: str, least: int = 1) -> int:
     """A number of processes, `least` or more; all processors for auto."""
     if text == "auto":
         return os.cpu_count() or 1
-    if not text.isdecimal() or int(text) < least:
-        raise UsageError(f"{option} {text} is not allowed: give a number from {least}, or auto")
-    return int(text)
+    # The length is checked first: Python refuses to read a number of some thousand digits.
+    if text.isdecimal() and len(text) <= 9 and least <= int(text) <= _MOST_PROCESSES:
+        return int(text)
+    raise UsageError(
+        f"{option} {text} is not allowed: give a number from {least} to {_MOST_PROCESSES}, or auto"
+    )
 
 
 def memory_size(option: str, text: str | None) -> int | None:

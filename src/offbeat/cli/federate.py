@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 HOST = "localhost"
 SERVER = "server"
+MOST_SITES = 256
+"""Most sites of one machine: each is a process with PyTorch, of some hundred MB."""
 PATIENCE = "600"
 """Seconds after which a site gives up a server that is gone: a busy machine starts a server in minutes."""
 # Seconds that sites have to end by themselves, once the run has ended.
@@ -39,7 +41,7 @@ _STOPPING = 30.0
 def federate(
     recipe: common_options.RecipeName,
     sites: Annotated[
-        int | None, typer.Option(min=1, help="how many sites; default: the recipe's clients")
+        int | None, typer.Option(min=1, max=MOST_SITES, help="how many sites; default: the recipe's clients")
     ] = None,
     data: Annotated[
         list[str] | None,

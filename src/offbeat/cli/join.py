@@ -27,7 +27,7 @@ from offbeat.cli.console import out
 from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.site_access import Access, Address, KitOption
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
@@ -224,7 +224,7 @@ def make_policy(file: Path | None, changes: Mapping[str, Any] | None) -> "SitePo
     try:
         document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--policy {file} cannot be read: {error}") from None
+        raise UsageError(f"--policy {file} cannot be read: {reason_of(error)}") from None
     # A template is empty for YAML, since each of its keys is a comment.
     document = {} if document is None else document
     if not isinstance(document, dict):

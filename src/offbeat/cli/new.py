@@ -1,6 +1,7 @@
 """The command that makes a new project."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -24,4 +25,4 @@ def new(
 
     for path in create_project(folder, source):
         out.print(f"wrote {folder / path}", markup=False)
-    out.print(f"go on with: cd {folder}; README.md says what runs", markup=False)
+    out.print(f"go on with: cd {quote(str(folder))}; README.md says what runs", markup=False)

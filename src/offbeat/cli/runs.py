@@ -19,7 +19,7 @@ from offbeat.cli.common_options import (
     choose_goal,
 )
 from offbeat.cli.console import err, out, print_json
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 
 if TYPE_CHECKING:
@@ -74,7 +74,10 @@ def report(
             clients_csv.write_text(to_csv(records), encoding="utf-8")
             lines.append(f"wrote {clients_csv}")
     except OSError as error:
-        raise UsageError(f"the report cannot be written: {error}") from None
+        place = error.filename or output
+        raise UsageError(
+            f"the report cannot be written: {place} ({reason_of(error)}); give another place"
+        ) from None
     for line in lines:
         out.print(line, markup=False)
 

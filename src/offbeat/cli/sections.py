@@ -7,6 +7,7 @@ from typer.core import TyperCommand
 
 from offbeat.cli.keys import KeyGroup, key_rows
 from offbeat.cli.stability import stability_of
+from offbeat.core.errors import UsageError
 
 Sections = Mapping[str, Sequence[str]]
 """Titles, and below each parameters of the command's function, or keys of `--set` such as `server.lease`."""
@@ -22,6 +23,16 @@ class Command(TyperCommand):
 
     sections: ClassVar[Sections] = {}
     groups: ClassVar[Mapping[str, KeyGroup]] = {}
+
+    def parse_args(self, ctx: Any, args: Any) -> Any:
+        """Read the arguments; refuse an empty path, which would mean the current directory."""
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            value = ctx.params.get(param.name)
+            if param.type.name == "path" and "" in (value if isinstance(value, list | tuple) else [value]):
+                given = param.opts[0] if param.param_type_name == "option" else param.human_readable_name
+                raise UsageError(f"{given} '' is not allowed: give a path; . is the current directory")
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments and the options of the help."""

@@ -8,7 +8,7 @@ import typer
 
 from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.console import RunWatcher, live_progress, out, see_with, show_run
+from offbeat.cli.console import RunWatcher, live_progress, out, resumable, see_with, show_run
 from offbeat.core.errors import UsageError
 
 
@@ -44,7 +44,7 @@ def run(
     execution = executor_options.execution(
         workers, executor, ray_address, client_memory, keep_checkpoint=keep_checkpoint
     )
-    with live_progress() as progress:
+    with resumable(place), live_progress() as progress:
         finished = run_recipe(
             loaded, execution, out=place, watch=RunWatcher(progress), label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
@@ -83,7 +83,7 @@ def resume(
     if record.status == "finished" and not check_extension(record, until):
         out.print(f"{directory} has finished already: {record.stop_reason}")
         return
-    with live_progress() as progress:
+    with resumable(directory), live_progress() as progress:
         finished = resume_run(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
             allow=allowed_names(allow, [directory], callbacks),

@@ -1,6 +1,7 @@
 """The command that simulates a deployed run in a world fitted to its journal."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -9,7 +10,7 @@ from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.common_options import Directory, OutOption, Sets
 from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, show_run
 from offbeat.cli.simulate import new_directory
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 
 if TYPE_CHECKING:
     from offbeat.world.fit import Fit
@@ -61,7 +62,7 @@ def simulate_like(
     output = output or new_directory(f"like-{directory.resolve().name}")
     with live_progress() as progress:
         run = run_recipe(recipe, out=output, watch=RunWatcher(progress), allow=allowed)
-    show_run(run, f"see both with: offbeat report {directory} {output}")
+    show_run(run, f"see both with: offbeat report {quote(str(directory))} {quote(str(output))}")
 
 
 def _show_fit(fit: "Fit") -> None:
@@ -87,6 +88,6 @@ def _write_world(path: Path | None, world: "World") -> None:
         text = trace_text(world) if as_trace else world_text(world)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--world-out {path} cannot be written: {error}") from None
+        raise UsageError(f"--world-out {path} cannot be written: {reason_of(error)}") from None
     use = "name it as a recipe's world.trace" if as_trace else "put it into a recipe"
     out.print(f"world written to {path}; {use} to use it again", markup=False)

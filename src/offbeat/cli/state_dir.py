@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.errors import OffbeatError, UsageError, reason_of
 from offbeat.documents import read_text
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
@@ -113,7 +113,7 @@ def is_locked(directory: Path) -> bool:
     except UsageError:
         return True
     except OSError as error:
-        raise UsageError(f"{directory} cannot be written: {error}") from None
+        raise UsageError(f"{directory} cannot be written: {reason_of(error)}") from None
     return False
 
 
@@ -125,4 +125,4 @@ def make_directory(directory: Path, *, private: bool = False) -> None:
         else:
             directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{directory} cannot be made: {error}") from None
+        raise UsageError(f"{directory} cannot be made: {reason_of(error)}") from None

@@ -10,7 +10,7 @@ import typer
 from offbeat.cli.common_options import StateDirectory, file_option
 from offbeat.cli.console import out
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 
 if TYPE_CHECKING:
@@ -171,4 +171,4 @@ def read_token(file: Path) -> str:
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file} cannot be read: {error}") from None
+        raise UsageError(f"--token-file {file} cannot be read: {reason_of(error)}") from None

@@ -5,7 +5,7 @@ from pathlib import Path
 from offbeat.allowed import Allow
 from offbeat.cli.console import metric_text, out, print_json
 from offbeat.core.buffers import unchanged
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import Metrics
 from offbeat.core.metric_names import first_shown
 from offbeat.core.model import Model
@@ -52,7 +52,7 @@ def _write(output: Path, model: Model) -> None:
         write_tensors(output, model.state_dict())
         sync_directory(output.parent)
     except OSError as error:
-        raise RunError(f"--output {output} cannot be written: {error}") from None
+        raise RunError(f"--output {output} cannot be written: {reason_of(error)}") from None
 
 
 def _lines(part: Contribution, start: int, metrics: Metrics, record: RunRecord) -> list[str]:

@@ -35,5 +35,13 @@ class DamageError(RunError):
         self.path, self.problem, self.lost, self.remedy = path, problem, lost, remedy
 
 
+def reason_of(error: Exception) -> str:
+    """Why a file or a connection cannot be used, without the number that Python puts before the reason."""
+    if isinstance(error, FileExistsError):
+        # A directory that is to be made may exist, so what is in the way is a file.
+        return "a file has this name"
+    return getattr(error, "strerror", None) or str(error)
+
+
 class AlgorithmError(OffbeatError, RuntimeError):
     """Violation of the state machine's rules by an algorithm, such as training a busy client."""

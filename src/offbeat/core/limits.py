@@ -127,7 +127,8 @@ def check_target(metric: str | None, target: float | None, option: str = "target
     if not isfinite(target):
         raise UsageError(f"{option} = {target:g} is not allowed: give a finite number")
     if NamedMetric.of(metric or "accuracy").is_share and not 0.0 < target <= 1.0:
-        other = "" if metric else "; name another metric"
+        share = f"; for {target:g} % give {target / 100:g}" if 1 < target <= 100 else ""
+        other = share + ("" if metric else "; or name another metric" if share else "; name another metric")
         raise UsageError(
             f"{option} = {target:g} is not allowed: {metric or 'accuracy'} is a share in (0, 1]{other}"
         )

@@ -14,6 +14,9 @@ from offbeat.core.errors import UsageError
 
 T = TypeVar("T")
 
+MAPPING_EXPECTED = frozenset(("dict_type", "dataclass_type", "model_type", "model_attributes_type"))
+"""Types of pydantic's errors that say that a mapping is expected."""
+
 
 class OptionError(UsageError):
     """An option of a checked dataclass that is not allowed; its `__context__` is pydantic's error."""
@@ -79,7 +82,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if not names:
         return "; there is none"
-    close = get_close_matches(word, names, n=1, cutoff=0.5)
+    close = get_close_matches(word, names, n=1, cutoff=0.65)
     return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(names)}"
 
 
@@ -113,6 +116,10 @@ def format_error(error: ValidationError, options: Iterable[str] = (), arguments:
         hint = did_you_mean(tag, (t.strip(" '") for t in tags.split(",")))
         return f"{path}.{_tag_key(problem)} = {tag!r} is unknown{hint}"
     message = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    message = message.replace(" after validation", "")
+    if kind in MAPPING_EXPECTED:
+        # Pydantic names the Python class here, which a file's author does not know.
+        message = "should be a mapping"
     if kind == "value_error" and not path:
         # The message is about several options together and names them.
         return str(message)
@@ -126,7 +133,12 @@ def format_error(error: ValidationError, options: Iterable[str] = (), arguments:
 def most_relevant(error: ValidationError) -> ErrorDetails:
     """The problem to report: for a union, that of the member which the value resembles."""
     problems = error.errors(include_url=False)
-    return next((p for p in problems if not p["type"].endswith("_type")), problems[0])
+    found = next((p for p in problems if not p["type"].endswith("_type")), problems[0])
+    if found["type"] != "missing":
+        return found
+    # A key is missing where it was misspelt: the misspelt key says more.
+    place = found["loc"][:-1]
+    return next((p for p in problems if p["type"] == "extra_forbidden" and p["loc"][:-1] == place), found)
 
 
 def _tag_key(problem: ErrorDetails) -> str:

@@ -33,6 +33,9 @@ def site_data(text: str) -> FederatedData:
     """
     name, _, rest = text.partition(":")
     if name not in DATASETS:
+        if re.fullmatch(r"\d+/\d+", rest):
+            # No function has the name of a share.
+            raise UsageError(f"--data {text}: dataset {name} is unknown{did_you_mean(name, DATASETS)}")
         return _named(text, "--data")
     source = load(name)
     return own_data(_part(source, rest) if rest else source.train)

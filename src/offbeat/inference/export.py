@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.allowed import NOTHING, Allow
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 from offbeat.core.module_tensors import unwrapped
 from offbeat.inference.model_card import model_card, write_card
@@ -92,7 +92,7 @@ def export(
         write(trained, path, example)
         card = write_card(text, path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from None
+        raise UsageError(f"{path} cannot be written: {reason_of(error)}") from None
     return ExportedModel(path, trained.metadata, trained.missing, card)
 
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 from cryptography import x509
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.documents import read_text
 from offbeat.net.address import check_name, split
 from offbeat.net.auth.ca import fingerprint
@@ -205,7 +205,7 @@ def write_kit(path: Path, kit: Kit | dict[str, Any]) -> None:
     try:
         write_private(path, msgspec.json.format(msgspec.json.encode(kit), indent=1) + b"\n")
     except OSError as error:
-        raise UsageError(f"the kit {path} cannot be written: {error}") from None
+        raise UsageError(f"the kit {path} cannot be written: {reason_of(error)}") from None
 
 
 def _fingerprint_of(ca: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from offbeat.algorithms import ALGORITHMS
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.limits import Until
-from offbeat.core.validation import did_you_mean, format_error, most_relevant
+from offbeat.core.validation import MAPPING_EXPECTED, did_you_mean, format_error, most_relevant
 from offbeat.documents import parse_yaml, read_text
 from offbeat.recipes.hints import keys_allowed
 from offbeat.recipes.recipe import Recipe
@@ -49,6 +49,8 @@ def load_recipe(
     path, document = _read(name)
     known = _mapping(document, "scales")
     for scale in scales:
+        if not known:
+            raise UsageError(f"--scale {scale} is not allowed: {name} has no scales; leave it out")
         if scale not in known:
             raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, known)}")
         for key, value in _mapping(known, scale, "scales").items():
@@ -148,22 +150,26 @@ def _validated(document: Any, source: str) -> Recipe:
     try:
         return Recipe.model_validate(document)
     except ValidationError as error:
-        raise UsageError(
-            f"{source}: {format_error(error, keys_allowed(most_relevant(error)['loc']))}"
-        ) from None
+        problem = most_relevant(error)
+        where = problem["loc"]
+        inner = keys_allowed((*where, "")) if problem["type"] in MAPPING_EXPECTED else []
+        keys = f" with keys of {', '.join(inner)}" if inner else ""
+        raise UsageError(f"{source}: {format_error(error, keys_allowed(where))}{keys}") from None
 
 
 def _read(name: str) -> tuple[Path, dict[str, Any]]:
     """Find a recipe, a file or a built-in one, and read its raw mapping."""
     path, known = Path(name), built_in()
     if not path.is_file():
+        if path.is_dir() and name not in known:
+            raise UsageError(f"recipe {name} is a directory: give the recipe's file")
         if name not in known:
             raise UsageError(f"recipe {name} is neither a file nor built in{did_you_mean(name, known)}")
         path = known[name]
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"recipe {name} cannot be read: {error}") from None
+        raise UsageError(f"recipe {name} cannot be read: {reason_of(error)}") from None
     document = parse_yaml(text, f"recipe {name}")
     if not isinstance(document, dict):
         raise UsageError(f"recipe {name} is not a mapping of sections such as data, model and world")

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.journal import Row, expand
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table
@@ -336,5 +336,5 @@ def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) 
                 yield from rows(database)
         except sqlite3.Error as error:
             if is_environment(error) and path.is_file():
-                raise UsageError(f"{path} cannot be read: {error}") from None
+                raise UsageError(f"{path} cannot be read: {reason_of(error)}") from None
             raise

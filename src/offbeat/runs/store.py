@@ -18,7 +18,7 @@ from filelock import BaseFileLock
 from msgspec.structs import astuple
 from torch import Tensor
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
@@ -107,7 +107,10 @@ class RunStore:
                 undo.callback(database.close)
                 store = cls(directory, database, held)
             except (OSError, sqlite3.Error) as error:
-                raise UsageError(f"cannot write a run to {directory}: {error}") from None
+                raise UsageError(
+                    f"cannot write a run to {directory} ({reason_of(error)}): "
+                    "give a directory that this user can write"
+                ) from None
             undo.pop_all()
         return store
 
@@ -126,7 +129,7 @@ class RunStore:
                 store = cls(directory, database, held)
                 store._add_processor()
             except OSError as error:
-                raise UsageError(f"cannot write to {directory}: {error}") from None
+                raise UsageError(f"cannot write to {directory}: {reason_of(error)}") from None
             except sqlite3.Error as error:
                 raise database_error(directory / DATABASE, error, "write") from None
             undo.pop_all()

@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.events import TaskId
 from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
@@ -63,7 +63,7 @@ class HelperFile:
             path.chmod(0o600)
             sync_directory(path.parent)
         except OSError as error:
-            raise UsageError(f"{path} cannot be written: {error}") from None
+            raise UsageError(f"{path} cannot be written: {reason_of(error)}") from None
         self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             self._open()

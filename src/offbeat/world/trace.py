@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import did_you_mean, format_error
 from offbeat.documents import read_text
@@ -92,7 +92,7 @@ def trace_section(path: str | Path) -> dict[str, Any]:
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"trace {path} cannot be read: {error}") from None
+        raise UsageError(f"trace {path} cannot be read: {reason_of(error)}") from None
     return section
 
 

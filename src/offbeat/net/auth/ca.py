@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from filelock import FileLock
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.runs.files import make_directory, write_private
 
 FOLDER = "tls"
@@ -119,7 +119,7 @@ class OwnAuthority:
                 signed = _sign_server(_certificate(self.ca), _key(self.ca_key), key, hosts, now)
                 write_private(self.certificate, signed.public_bytes(Encoding.PEM))
         except OSError as error:
-            raise UsageError(f"{self.directory / FOLDER} cannot be written: {error}") from None
+            raise UsageError(f"{self.directory / FOLDER} cannot be written: {reason_of(error)}") from None
 
     def renew_if_due(self, now: datetime | None = None) -> bool:
         """Renew the server's certificate if it ends soon; returns whether it did. Raises `UsageError`."""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import aiohttp
 from pydantic import TypeAdapter, ValidationError
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.validation import format_error
 from offbeat.net.address import is_loopback
 from offbeat.net.auth.tokens import check_token
@@ -54,11 +54,12 @@ def fetch_snapshot(
     try:
         tls = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"--ca {ca} cannot be read: {error}") from None
+        raise UsageError(f"--ca {ca} cannot be read: {reason_of(error)}") from None
     try:
         body = asyncio.run(_get(url, token, tls, loopback=is_loopback(parts.hostname)))
     except (aiohttp.ClientError, OSError, ValueError) as error:
-        reason = str(error) or f"nothing came within {TIMEOUT:g} s"
+        # The text of a failed connection names objects of Python; its cause is for people.
+        reason = reason_of(getattr(error, "os_error", error)) or f"nothing came within {TIMEOUT:g} s"
         raise RunError(f"{url} does not answer: {reason}") from None
     try:
         return _SNAPSHOT.validate_python(json.loads(body))

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.connector import connector
@@ -64,7 +64,7 @@ async def help_run(
     try:
         make_directory(directory)
     except OSError as error:
-        raise UsageError(f"--state {directory} cannot be made: {error}") from None
+        raise UsageError(f"--state {directory} cannot be made: {reason_of(error)}") from None
     with HelperFile(directory / HELPER_FILE) as file:
         clock = clock or SystemClock()
         client = HelperClient(connect, Helper(name, file), clock)

@@ -20,7 +20,7 @@ import torch
 from safetensors import SafetensorError
 
 from offbeat.core.buffers import Finalizer, unchanged
-from offbeat.core.errors import DamageError, RunError, UsageError
+from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
 from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.guard import GUARD_RULE
 from offbeat.core.journal import Row
@@ -114,7 +114,7 @@ class DurableStore:
             try:
                 make_directory(directory)
             except OSError as error:
-                raise UsageError(f"{directory} cannot be made: {error}") from None
+                raise UsageError(f"{directory} cannot be made: {reason_of(error)}") from None
             if meta is None:
                 store = RunStore.reopen(directory)
             else:
