@@ -17,6 +17,7 @@ from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Released, RolledBack, Skipped, TaskId, Version
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
@@ -40,8 +41,9 @@ class GlobalModel:
         domains: The domains of the model's buffers.
         condemned: The held updates that have turned out to be absurd, which are left out of their versions.
         skipped: The aggregations skipped, which are to be applied as events right after their own.
-        good: The version to which a rollback goes, and its content: the initial model, until a version has
-            been evaluated well or the guard's warm-up is over. None means that there is none.
+        good: The version to which a rollback goes: the initial model, until a version has been evaluated
+            well or the guard's warm-up is over. None means that there is none. A driver with a directory
+            may leave its content there.
     """
 
     def __init__(
@@ -71,7 +73,7 @@ class GlobalModel:
         self.domains = domains_of(model.layout, algorithm.codec is not None, model.values.device)
         self.condemned: list[TaskId] = []
         self.skipped: list[Skipped] = []
-        self.good: tuple[Version, Model] | None = None
+        self.good: GoodVersion | None = None
 
     def set_guard(self, options: Guard, clients: int) -> None:
         """Have a guard check updates and versions, from the initial model on.
@@ -81,7 +83,7 @@ class GlobalModel:
             clients: Number of clients of the run.
         """
         self.guard = UpdateGuard(options, clients, self.model)
-        self.good = self.version, self.model
+        self.good = GoodVersion.in_memory(self.version, self.model)
 
     def admit(self, client: ClientId, task: TaskId, steps: int, result: LocalResult) -> str | None:
         """Check an update that has arrived; held ones that turn out to be absurd with it are dropped.
@@ -120,9 +122,9 @@ class GlobalModel:
     def poisoned(self) -> RolledBack | None:
         """The rollback that the guard demands, if it does: versions are made of absurd updates."""
         reason = None if self.guard is None else self.guard.poisoned
-        if reason is None or self.good is None or self.version <= self.good[0]:
+        if reason is None or self.good is None or self.version <= self.good.version:
             return None
-        return RolledBack(self.good[0], f"version {self.version} is poisoned: {reason}")
+        return RolledBack(self.good.version, f"version {self.version} is poisoned: {reason}")
 
     def dispatch(self, task: TaskId) -> Model:
         """Start a task from the current version, which is held until the task ends."""
@@ -145,13 +147,12 @@ class GlobalModel:
         )
 
     def versions(self) -> dict[Version, Model]:
-        """Versions that tasks in training or held updates started from or were sent, and the good one."""
+        """Versions that tasks in training or held updates started from or were sent."""
         held = {u.task.base: u.base for u in self.updates.values()}
         merged = {
             u.task.fresh: u.fresh for u in self.updates.values() if u.task.fresh is not None and u.fresh
         }
-        good = {} if self.good is None else dict([self.good])
-        return {**good, **dict(self.bases.values()), **dict(self.fresh.values()), **held, **merged}
+        return {**dict(self.bases.values()), **dict(self.fresh.values()), **held, **merged}
 
     @property
     def nbytes(self) -> int:
@@ -250,8 +251,10 @@ class GlobalModel:
     def roll_back(self, event: RolledBack, version: Version) -> None:
         """Make a new version with the content of the `good` one; the parts' memories begin anew."""
         assert self.good is not None
-        assert self.good[0] == event.to
-        self.model, self.version = self.good[1], version
+        assert self.good.version == event.to
+        # A version that tasks train from is one object: arithmetic skips what starts at the model itself.
+        alive = {**self.versions(), self.version: self.model}.get(event.to)
+        self.model, self.version = alive or self.good.load(), version
         for memory in (self.memory, *self.step_memories):
             memory.clear()
         self.updates = {task: u for task, u in self.updates.items() if u.task.newest <= event.to}

@@ -12,6 +12,7 @@ from offbeat.core.buffer_domains import AnyBuffers
 from offbeat.core.errors import DamageError
 from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import GUARD_RULE, Guard, UpdateGuard
 from offbeat.core.guard_rule_1 import UpdateGuardRule1
 from offbeat.core.layout import Layout
@@ -64,7 +65,8 @@ def restore_model(
             versions[version] = read_version(layout, directory, version).to(device)
         return versions[version]
 
-    tensors.good = None if checkpoint.good is None else (checkpoint.good, base(checkpoint.good))
+    good = checkpoint.good
+    tensors.good = None if good is None else GoodVersion.in_memory(good, base(good))
     tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}
     tensors.fresh = {task: (version, base(version)) for task, version in checkpoint.fresh.items()}
     for number, (version, lr, metrics) in checkpoint.updates.items():

@@ -19,8 +19,8 @@ from msgspec.structs import astuple
 from torch import Tensor
 
 from offbeat.core.errors import RunError, UsageError, reason_of
-from offbeat.core.events import Version
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import finite
 from offbeat.core.model import Model, Tensors
@@ -294,16 +294,18 @@ class RunStore:
             "state": names[0], "bases": bases, "fresh": fresh, "updates": updates,
             "clients": states, "client_bytes": clients.sizes(),
             "guard": tensors.guard.save() if tensors.guard else None,
-            "good": tensors.good[0] if tensors.good else None,
+            "good": tensors.good.version if tensors.good else None,
         }  # fmt: skip
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
         return statement, {*names, *states.values()}
 
-    def write_version(self, version: Version, model: Model) -> None:
+    def write_version(self, good: GoodVersion) -> None:
         """Write the content of a version, durably. Raises `OSError` where it cannot be written."""
-        if not (self.directory / version_file(version)).exists():
-            write_tensors(self.directory / version_file(version), _model_tensors(model))
+        path = self.directory / version_file(good.version)
+        if not path.exists():
+            content = _model_tensors(good.load())
+            write_tensors(path, content, _devices(content))
             sync_directory(self.directory)
 
     def finish(
@@ -392,9 +394,12 @@ class RunStore:
                 if not (self.directory / name).exists():
                     write_tensors(self.directory / name, content, _devices(content))
             sync_directory(self.directory)
+            if tensors.good is not None:
+                self.write_version(tensors.good)
         except OSError as error:
             raise RunError(f"cannot write a checkpoint to {self.directory}: {error}") from None
-        return list(files)
+        good = [] if tensors.good is None else [version_file(tensors.good.version)]
+        return [*files, *good]
 
     def _delete_except(self, names: set[str]) -> None:
         """Delete the files that no checkpoint names; one that cannot be deleted is at the next checkpoint."""

@@ -1,5 +1,7 @@
 """A deployed run whose loss collapses goes back to its last good version, under a new number."""
 
+import re
+import weakref
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -25,6 +27,7 @@ from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.summary import snapshot
+from offbeat.runs.store import version_file
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
 from tests.net.server.test_server_recovery import META, state, tensors
@@ -387,3 +390,43 @@ def test_killed_at_any_moment(name: str, die: str, checkpoints: int, attack: str
         w = float(federation.server.tensors.model.values[0])
         assert 0 < w < 5, f"killed {die} commit {moment}: the run stays collapsed"
         federation.store.close()
+
+
+def test_a_checkpoint_frees_the_good_version(tmp_path: Path) -> None:
+    """Its content is in a file only from then on, from which a rollback reads the same bits."""
+    federation = Federation("fedasync", tmp_path)
+    for _ in range(3):
+        federation.all_send(0.3)
+    before = federation.server.tensors.good
+    assert before is not None
+    values, held = before.load().values.clone(), weakref.ref(before.load().values)
+    federation.all_send(0.0)
+    federation.all_send(0.0)
+    for said in federation.said.values():
+        said.clear()
+    assert federation.server.tensors.good is before
+    del before
+    assert held() is not None
+    assert federation.store is not None
+    federation.store.checkpoint(federation.server)
+    assert held() is None
+    federation.server.driver.roll_back(federation.now, "its loss is too high")
+    assert torch.equal(federation.server.tensors.model.values, values)
+    federation.store.close()
+
+
+def test_a_damaged_good_version_is_named(tmp_path: Path) -> None:
+    federation = Federation("fedasync", tmp_path)
+    for _ in range(3):
+        federation.all_send(0.3)
+    federation.all_send(0.0)
+    federation.all_send(0.0)
+    assert federation.store is not None
+    federation.store.checkpoint(federation.server)
+    good = federation.server.tensors.good
+    assert good is not None
+    damaged = tmp_path / version_file(good.version)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with pytest.raises(ob.DamageError, match=re.escape(damaged.name)):
+        federation.server.driver.roll_back(federation.now, "its loss is too high")
+    federation.store.close()

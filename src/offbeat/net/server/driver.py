@@ -46,6 +46,7 @@ from offbeat.core.events import (
     Version,
     WantsModel,
 )
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
@@ -213,7 +214,7 @@ class Driver:
             reason: Why.
         """
         assert self.tensors.good is not None
-        to, self.effects.good = self.tensors.good[0], self.tensors.good
+        to, self.effects.good = self.tensors.good.version, self.tensors.good
         self.collapse.withdraw()
         log.error("rolled back", extra={"version": self.server.version + 1, "base": to, "reason": reason})
         self.apply(now, RolledBack(to, reason))
@@ -257,7 +258,7 @@ class Driver:
                     assert isinstance(event, Arrived)
                     self.tensors.admit(event.client, event.task, event.steps, result)
                 if load_version is not None and isinstance(event, RolledBack):
-                    self.tensors.good = event.to, load_version(event.to)
+                    self.tensors.good = GoodVersion(event.to, partial(load_version, event.to))
                 if load is not None:
                     self.helpers.recall(event)
                 self._advance(row.t, event, result)
@@ -294,8 +295,8 @@ class Driver:
         self._check_limits()
 
     def _keep_good(self, good: Version | None) -> None:
-        if self.tensors.version == good and self.engine.tensors is not None:
-            self.tensors.good = good, self.tensors.model
+        if good is not None and self.tensors.version == good and self.engine.tensors is not None:
+            self.tensors.good = GoodVersion.in_memory(good, self.tensors.model)
 
     def _advance(self, now: float, event: Event, result: LocalResult | None) -> list[Command]:
         """Apply an event to the engine and the registry; returns the commands."""

@@ -22,6 +22,8 @@ from safetensors import SafetensorError
 from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
 from offbeat.core.events import Arrived, TaskId, Version
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import GUARD_RULE
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
@@ -256,6 +258,7 @@ class DurableStore:
         others = [*forget, (INSERT, self.audit.take()), self._snapshots.statement()]
         self._on_both(lambda files: files.checkpoint(coordinator.tensors, coordinator.now, others))
         self.audit.written()
+        self._leave_good_version(coordinator.tensors)
         coordinator.driver.seeds.recorded = {}
         coordinator.helpers.remember({})
         self._logged, self._small, self._rows, self._saved = 0, 0, 0, time.monotonic()
@@ -263,6 +266,16 @@ class DurableStore:
         self._pause = max(self._least_pause, 20 * (self._saved - begun))
         self.mirror.renew(self._files, coordinator.tensors.release)
         self._tell_mirror()
+
+    def _leave_good_version(self, tensors: GlobalModel) -> None:
+        """Leave the content of the good version in its file, which the checkpoint has written or found.
+
+        The file stays until a checkpoint names another version.
+        """
+        if tensors.good is not None:
+            version = tensors.good.version
+            load = partial(read_version, tensors.model.layout, self.directory, version)
+            tensors.good = GoodVersion(version, load)
 
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> Model:
         """End the run: write its final model, by tensor names, and its summary; returns the model."""

@@ -5,6 +5,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId, Version
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
@@ -58,7 +59,7 @@ class Effects(Struct):
     metrics: list[Metric] = field(default_factory=list)
     evaluated: list[Model] = field(default_factory=list)
     client_metrics: list[ClientMetric] = field(default_factory=list)
-    good: tuple[Version, Model] | None = None
+    good: GoodVersion | None = None
     seeds: list[ReleaseSeed] = field(default_factory=list)
     sums: list[ReleaseSum] = field(default_factory=list)
     updates: dict[TaskId, LocalResult] = field(default_factory=dict)

@@ -1,11 +1,13 @@
 """Rollback of a deployed run: it goes back to its last good version once an evaluated one has collapsed.
 
-The rule in `collapse` judges each evaluation. A version that it finds good is kept with its model, as
-`GlobalModel.good`; a collapse makes the driver go back to that one (`Driver.roll_back`). The guard of updates
-can make the driver go back too, without an evaluation (`core.guard`).
+The rule in `collapse` judges each evaluation. A version that it finds good is kept, as `GlobalModel.good`;
+from the next checkpoint on, its content is in a file only (`durable_store`). A collapse makes the driver go
+back to that one (`Driver.roll_back`). The guard of updates can make the driver go back too, without an
+evaluation (`core.guard`).
 """
 
 from offbeat.core.events import Metrics, Version
+from offbeat.core.good_version import GoodVersion
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Evaluation
 
@@ -31,8 +33,8 @@ def judge_version(driver: Driver, now: float, evaluation: Evaluation, metrics: M
     if withdrawn:
         return None
     if collapse.good:
-        driver.tensors.good = evaluation.version, evaluation.model
+        driver.tensors.good = GoodVersion.in_memory(evaluation.version, evaluation.model)
     elif reason is not None and driver.ending is None and driver.tensors.good is not None:
         driver.roll_back(now, f"version {evaluation.version} has collapsed: {reason}")
-        return driver.tensors.good[0]
+        return driver.tensors.good.version
     return None

@@ -16,8 +16,9 @@ import torch
 from msgspec import Struct, field
 
 from offbeat.core.errors import RunError
-from offbeat.core.events import TaskId, Version
+from offbeat.core.events import TaskId
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.journal import Row
 from offbeat.core.model import Model, Tensors
 from offbeat.core.release import Release
@@ -55,7 +56,7 @@ class Commit(Struct, frozen=True):
     rows: list[Row]
     metrics: list[tuple[Metric, list[ClientMetric]]]
     best: list[tuple[Metric, Model]]
-    good: list[tuple[Version, Model]]
+    good: list[GoodVersion]
     seeds: list[ReleaseSeed]
     sums: list[ReleaseSum]
     updates: dict[TaskId, bytes | Tensors]
@@ -103,8 +104,8 @@ class StateFiles:
         if self.store.best is not None:
             for metric, model in commit.best:
                 self.store.best.keep(metric, model)
-        for version, model in commit.good:
-            self.store.write_version(version, model)
+        for good in commit.good:
+            self.store.write_version(good)
         self.secrets.add(commit.seeds, commit.sums)
         logged: Statement = (
             f"INSERT OR REPLACE INTO {NEWEST} VALUES (?, ?, ?, ?)", self._write_updates(commit.updates)
