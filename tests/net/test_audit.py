@@ -35,6 +35,7 @@ from offbeat.net.server.serve import RunServer
 from offbeat.net.transport import ChannelClosedError
 from offbeat.runs.record import read_run
 from tests.net.support import LIMITS, shares_of_digits
+from tests.sampling import thorough
 
 Rows = list[tuple[int, str, str]]
 
@@ -155,8 +156,10 @@ def test_what_is_no_head_is_refused(text: str) -> None:
 # Floods
 
 
-@pytest.mark.parametrize("addresses", [1, 10, 100_000])
-@pytest.mark.parametrize("seconds", [10.0, 3600.0])
+@pytest.mark.parametrize(
+    ("addresses", "seconds"),
+    [(100_000, 10.0), *thorough((1, 10.0), (10, 10.0), (1, 3600.0), (10, 3600.0), (100_000, 3600.0))],
+)
 def test_a_hundred_thousand_refused_logins_leave_at_most_a_hundred_rows(
     addresses: int, seconds: float
 ) -> None:

@@ -13,6 +13,7 @@ from offbeat.local.fast.batched import BatchedTrainer
 from offbeat.local.objectives import Plain
 from tests.device.pretended import DEVICE, PretendedDevice
 from tests.local.fast.test_batched import IMAGES, SEED, STEPS, batch_normed, learner, normed, rectified, tasks
+from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, digits
 
 
@@ -20,7 +21,9 @@ def wide() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 4000), nn.ReLU(), nn.Linear(4000, 10))
 
 
-@pytest.mark.parametrize(("module", "shape"), [(rectified, (6,)), (normed, (6,)), (batch_normed, IMAGES)])
+@pytest.mark.parametrize(
+    ("module", "shape"), [*thorough((rectified, (6,))), (normed, (6,)), (batch_normed, IMAGES)]
+)
 def test_tasks_together_wait_once_and_come_back_on_the_device(
     device: PretendedDevice, module: Callable[[], nn.Module], shape: tuple[int, ...]
 ) -> None:
@@ -42,7 +45,11 @@ def test_tasks_together_wait_once_and_come_back_on_the_device(
 
 @pytest.mark.parametrize(
     ("training", "each"),
-    [({}, 2), ({"momentum": 0.9}, 3), ({"clip_norm": 1.0}, 3), ({"optimizer": "adam", "lr": 0.01}, 5)],
+    [
+        ({}, 2),
+        ({"optimizer": "adam", "lr": 0.01}, 5),
+        *thorough(({"momentum": 0.9}, 3), ({"clip_norm": 1.0}, 3)),
+    ],
 )
 def test_the_peak_is_that_of_the_documented_formula(
     device: PretendedDevice, training: dict[str, Any], each: int

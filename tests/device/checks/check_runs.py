@@ -53,14 +53,14 @@ def both(
     return there, noted
 
 
-@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, {"fedasmu", "fedcompass", "scaffold"}))
+@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, {"fedcompass", "scaffold"}))
 def test_each_algorithm_has_the_bits_of_the_cpu(
     device: PretendedDevice, name: str, learner: ob.TorchLearner
 ) -> None:
     both(device, make(name), learner)
 
 
-@pytest.mark.parametrize("rule", mostly_thorough(RULES, {"trimmed_mean", "aflguard"}))
+@pytest.mark.parametrize("rule", mostly_thorough(RULES, {"aflguard"}))
 def test_each_robust_rule_has_the_bits_of_the_cpu(device: PretendedDevice, rule: str) -> None:
     plain = digits(mlp)
     data = replace(plain.data, root=plain.data.test)
@@ -190,9 +190,11 @@ def wide() -> nn.Module:
     ("algorithm", "held", "training", "state"),
     [
         (ob.fedavg(steps=3), 5, {}, 0),
-        (ob.fedavg(steps=3), 5, {"optimizer": "adam", "lr": 0.01}, 2),
-        (ob.fedbuff(4, steps=3), 4, {"momentum": 0.9}, 1),
         (ob.fedasync(steps=3), 1, {"optimizer": "adam", "lr": 0.01}, 2),
+        *thorough(
+            (ob.fedavg(steps=3), 5, {"optimizer": "adam", "lr": 0.01}, 2),
+            (ob.fedbuff(4, steps=3), 4, {"momentum": 0.9}, 1),
+        ),
     ],
 )
 def test_the_peak_is_that_of_the_documented_formula(
