@@ -648,7 +648,7 @@ MUTANTS = [
     ),
     Mutant(
         "net/server/lazy_heap.py",
-        "elif time > found:",
+        "elif time > entry_time:",
         "elif False:",
         "tests/net/server/test_due_times.py",
         "a time that has moved is not due at its old one",

@@ -113,7 +113,7 @@ def is_locked(directory: Path) -> bool:
     except UsageError:
         return True
     except OSError as error:
-        raise UsageError(f"{directory} cannot be written: {reason_of(error)}") from None
+        raise UsageError(f"{error.filename or directory} cannot be written: {reason_of(error)}") from None
     return False
 
 
