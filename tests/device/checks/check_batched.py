@@ -22,7 +22,7 @@ def wide() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("module", "shape"), [*thorough((rectified, (6,))), (normed, (6,)), (batch_normed, IMAGES)]
+    ("module", "shape"), [*thorough((rectified, (6,)), (normed, (6,))), (batch_normed, IMAGES)]
 )
 def test_tasks_together_wait_once_and_come_back_on_the_device(
     device: PretendedDevice, module: Callable[[], nn.Module], shape: tuple[int, ...]
