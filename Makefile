@@ -139,8 +139,9 @@ docs-version: env
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
 
 # Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
-check-wheel: env
-	$(BIN)/python scripts/check_wheel.py
+# The script makes its own environments, and can run while make env does.
+check-wheel:
+	$(PYTHON) scripts/check_wheel.py
 
 # Try the files of deploy/ with the tools that are here; each trial says what it skips.
 check-deploy: env

@@ -57,17 +57,34 @@ def install(programs: Path, into: Path, work: Path, *what: str | Path) -> None:
     call(*pip, "install", "--quiet", "--no-compile", *what, cwd=work)
 
 
+def left_out(folder: str, names: list[str]) -> set[str]:
+    """What is no source: what builds, tests and environments left in a folder of the checkout."""
+    top = Path(folder) in PACKAGES.values()
+    return {
+        name
+        for name in names
+        if name == "__pycache__"
+        or name.endswith(".egg-info")
+        or (top and (name.startswith(".") or name in ("build", "dist", "runs", "site")))
+    }
+
+
 def build(programs: Path, work: Path) -> dict[str, Path]:
-    """Build each sdist from the checkout and the wheel from the sdist; returns the wheels by package."""
+    """Build each sdist from a copy of the sources and the wheel from the sdist; returns the wheels by package.
+
+    A build writes a list of its files beside the sources, and takes what an earlier list names. In a copy there
+    is none, and an environment can be installed from the checkout at the same time.
+    """
     required = {
         requirement
         for folder in PACKAGES.values()
         for requirement in tomllib.loads((folder / "pyproject.toml").read_text())["build-system"]["requires"]
     }
     install(programs, programs, work, "build", *sorted(required))
+    tree = shutil.copytree(ROOT, work / "tree", ignore=left_out)
     for folder in PACKAGES.values():
         options = ("--no-isolation", "--outdir", work / "dist")
-        call(programs / "python", "-m", "build", *options, folder, cwd=work)
+        call(programs / "python", "-m", "build", *options, tree / folder.relative_to(ROOT), cwd=work)
     return {path.name.partition("-")[0]: path for path in (work / "dist").glob("*.whl")}
 
 
