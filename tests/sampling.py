@@ -1,6 +1,7 @@
 """How much a test tries: little in `make test`, everything in `make test-thorough`."""
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -29,3 +30,9 @@ def diagonal(*dimensions: Iterable[Any]) -> list[tuple[Any, ...]]:
 def mostly_thorough(cases: Any, kept: Any) -> list[Any]:
     """All cases; those not in `kept` are thorough."""
     return [case if case in kept else thorough(case)[0] for case in cases]
+
+
+def needs(module: str) -> None:
+    """Skip a file of tests where a library is not installed, without the seconds that its import takes."""
+    if find_spec(module) is None:
+        pytest.skip(f"{module} is not installed", allow_module_level=True)

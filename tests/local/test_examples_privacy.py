@@ -29,9 +29,9 @@ from offbeat.local.examples_privacy import (
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
-from tests.sampling import thorough
+from tests.sampling import needs, thorough
 
-pytest.importorskip("opacus")
+needs("opacus")
 
 N, BATCH, STEPS = 24, 8, 4
 SECRET = bytes(range(32))

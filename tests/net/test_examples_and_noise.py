@@ -24,9 +24,9 @@ from tests.digits import equal_digits
 from tests.net.support import hurry, recording, serve, shares_of_digits, terms_of, torch_left_alone
 from tests.net.test_secure_run import HELPERS
 from tests.net.test_what_leaves_a_site import failing
-from tests.sampling import thorough
+from tests.sampling import needs, thorough
 
-pytest.importorskip("opacus")
+needs("opacus")
 
 SITES, STEPS, TASKS, CLIP = 4, 2, 16, 0.5
 EXAMPLES = ExamplesPrivacy(noise=2.0, clip=1.0)

@@ -30,8 +30,9 @@ from offbeat.net.messages import (
 from offbeat.net.transport import ClientChannel
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, serve, shares_of_digits, terms_of, torch_left_alone
+from tests.sampling import needs
 
-pytest.importorskip("opacus")
+needs("opacus")
 
 OPTIONS = ExamplesPrivacy(noise=2.0, clip=0.5, epsilon=3.0)
 RATE = 0.4

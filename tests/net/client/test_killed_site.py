@@ -21,9 +21,9 @@ from tests.forks import Fork
 from tests.net.client import killed_site
 from tests.net.client.killed_site import NOISE, SAMPLES, SPENT
 from tests.net.support import LIMITS, serve, terms_of, torch_left_alone, until
-from tests.sampling import thorough
+from tests.sampling import needs, thorough
 
-pytest.importorskip("opacus")
+needs("opacus")
 pytestmark = pytest.mark.xdist_group("killed site")
 
 STEPS, BATCH = 3, 20
