@@ -70,10 +70,10 @@ def left_out(folder: str, names: list[str]) -> set[str]:
 
 
 def build(programs: Path, work: Path) -> dict[str, Path]:
-    """Build each sdist from a copy of the sources and the wheel from the sdist; returns the wheels by package.
+    """Build each sdist from a copy of the sources and the wheel from the sdist; returns wheels by package.
 
-    A build writes a list of its files beside the sources, and takes what an earlier list names. In a copy there
-    is none, and an environment can be installed from the checkout at the same time.
+    A build writes a list of its files beside the sources, and takes what an earlier list names. A copy has
+    none, and an environment can be installed from the checkout at the same time.
     """
     required = {
         requirement
