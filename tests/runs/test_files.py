@@ -1,5 +1,7 @@
 """Files of tensors: what is read is what was written, or an error that names the file."""
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from offbeat.runs.files import (
     read_model,
     read_tensors,
     unpack_tensors,
+    write_private,
     write_tensors,
 )
 
@@ -83,3 +86,16 @@ def test_a_model_of_another_layout_is_damage(tmp_path: Path) -> None:
     write_tensors(tmp_path / "model.safetensors", {"v": torch.zeros(3)})
     with pytest.raises(DamageError, match=r"model\.safetensors cannot be read \(KeyError: 'w'\)"):
         read_model(tmp_path / "model.safetensors", Layout.flat(3))
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda path: write_private(path, b"secret"), lambda path: write_tensors(path, {"w": torch.ones(1)})],
+)
+def test_a_pipe_or_a_device_stays(write: Callable[[Path], object], tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="it is a device or a pipe; give the name of a file"):
+        write(pipe)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from errno import EINVAL
 from pathlib import Path
 from secrets import token_hex
 
@@ -40,6 +41,7 @@ def write_tensors(
 
     Raises `OSError` where it cannot be written, such as on a full disk.
     """
+    check_replaceable(path)
     part = path.with_suffix(".part")
     # The file gets its mode before anybody can read data from it.
     make_file(part)
@@ -140,8 +142,15 @@ def make_directory(directory: Path) -> None:
             sync_directory(place.parent)
 
 
+def check_replaceable(path: Path) -> None:
+    """Raise `OSError` where a file would take the place of a device or a pipe, such as /dev/null."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise OSError(EINVAL, "it is a device or a pipe; give the name of a file", str(path))
+
+
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file as a whole, durably and readable by its owner only. Raises `OSError`."""
+    check_replaceable(path)
     part = path.with_name(f".{path.name}.{token_hex(4)}")
     try:
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
