@@ -9,14 +9,14 @@ import torch
 import offbeat as ob
 import offbeat.sim.executors.start as module
 from offbeat.sim.executors.processes import ProcessPool
-from tests.options import EVERY_FEATURE
+from tests.options import FEW
 from tests.sampling import mostly_thorough, thorough
 from tests.sim.sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 
 FEDBUFF = pytest.param("fedbuff", marks=pytest.mark.bits)
 OTHERS = [name for name in ob.ALGORITHMS if name != "fedbuff"]
 EVERY = pytest.mark.parametrize("name", [FEDBUFF, *OTHERS])
-SOME = pytest.mark.parametrize("name", [FEDBUFF, *mostly_thorough(OTHERS, EVERY_FEATURE)])
+SOME = pytest.mark.parametrize("name", [FEDBUFF, *mostly_thorough(OTHERS, FEW | {"asofed", "wireless"})])
 TASKS = ob.Until(tasks=60)
 pytestmark = pytest.mark.xdist_group("bit identity")  # its worker processes are started once
 

@@ -20,7 +20,7 @@ from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import RunStore
 from tests.ended import ended_files
 from tests.forks import Fork
-from tests.options import EVERY_FEATURE
+from tests.options import FEW
 from tests.sampling import mostly_thorough, thorough
 from tests.sim.killed_driver import EVERY, LONG, WORLD
 from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make, normed, on_disk, outcome
@@ -65,7 +65,9 @@ def tensor_files(directory: Path) -> set[str]:
     "name",
     [
         pytest.param("fedcompass", marks=pytest.mark.bits),
-        *mostly_thorough([name for name in ob.ALGORITHMS if name != "fedcompass"], EVERY_FEATURE),
+        *mostly_thorough(
+            [name for name in ob.ALGORITHMS if name != "fedcompass"], FEW | {"asofed", "scaffold"}
+        ),
     ],
 )
 def test_interrupted_five_times(name: str, where: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
