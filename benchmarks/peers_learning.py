@@ -203,25 +203,30 @@ def page(kept: dict[str, Any]) -> str:
     seeds = len({name.rsplit(" ", 1)[1] for name in kept})
     return f"""# The peers' FedBuff and FedCompass
 
-This page compares what the implementations of FLGo, FLSim and APPFL learn with what ours learn, from the
-same start. The setting is {CLIENTS} clients with Dirichlet(0.3) shares of the digits, {min(SPEEDS):g} to
-{max(SPEEDS):g} s per local step, {STEPS} steps per task (FedCompass: {Q_MIN} to {Q_MAX}, λ = {LATEST}),
-FedBuff's K = {SIZE}, SGD at {LR} in batches of {BATCH}, an MLP of 32 units, {SECONDS:.0f} virtual seconds
-and {seeds} seeds. Data, shares, speeds and the initial model of a seed are the same for all. All peers have
-the same batches; our batches follow the same law but come from another stream.
+After this page you can say how fast the FedBuff and FedCompass of FLGo, FLSim and APPFL learn beside
+ours, from the same start, and where their formulas differ. The setting is {CLIENTS} clients with
+Dirichlet(0.3) shares of the digits, {min(SPEEDS):g} to {max(SPEEDS):g} s per local step, {STEPS} steps
+per task (FedCompass: {Q_MIN} to {Q_MAX}, λ = {LATEST}), FedBuff's K = {SIZE}, SGD at {LR} in batches of
+{BATCH}, an MLP of 32 units, {SECONDS:.0f} virtual seconds and {seeds} seeds. Data, shares, speeds and the
+initial model of a seed are the same for all implementations. All peers have the same batches; our batches
+follow the same law but come from another stream.
 
 A peer's own server code receives the updates: FLGo's `package_handler`, FLSim's
 `FedAvgWithLRFedBuffAggregator`, APPFL's `FedBuffAggregator`, and its `CompassScheduler` with
 `FedCompassAggregator`. FLSim's simulator draws its own times, and APPFL's FedCompass knows only real time.
-So our own loop trains and delivers for all peers, and gives APPFL's scheduler its clock and timers. *As it
+So our loop trains and delivers for all peers, and gives APPFL's scheduler its clock and timers. *As it
 is* means the peer's own defaults, except for FLSim's rate. *Set as the paper* means the options with which
 the peer's formula is closest to the paper's.
 
 {table(kept)}
-Times are geometric means with Student's 95 % interval over seeds; a run that did not reach the accuracy
+Times are geometric means with Student's 95 % interval over seeds. A run that did not reach the accuracy
 counts as {SECONDS:.0f} s. `benchmarks/peers_learning.py --page docs/peers.md` writes this page from
-`papers/results/peers.json`. [Another page](speed.md) shows how fast the peers run, and the
-[leaderboard](leaderboard.md) compares our algorithms.
+`papers/results/peers.json`.
+
+## Where to go on
+
+- [Speed](speed.md): how fast the peers run.
+- [Leaderboard](leaderboard.md): all algorithms on the same worlds, with the same tuning.
 """
 
 

@@ -457,7 +457,7 @@ def test_a_comparison_that_is_interrupted_leaves_its_runs_at_a_checkpoint(
     said = run.communicate(timeout=300)
     assert run.returncode == 130, said
     assert said[1].count("\n") == 1, said
-    assert said[1].startswith("offbeat: interrupted")
+    assert said[1] == "offbeat: interrupted; the same command with --out runs goes on\n"
     assert ob.read_run(directory).status == "interrupted"
     assert not Path("runs", "fedbuff", "seed-1").exists()  # it was handed out already, but does not begin
 

@@ -316,6 +316,20 @@ def test_another_algorithm_on_the_federation_one_has(offbeat: Any, done: Path, t
     assert record.recipe["world"]["seconds_per_step"] == written["seconds_per_step"]
 
 
+def test_an_interruption_names_the_simulations_directory(
+    offbeat: Any, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, out: Path, **__: Any) -> None:
+        out.mkdir()
+        (out / "run.db").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offbeat.recipes.build.run_recipe", interrupted)
+    out = tmp_path / "like"
+    code, _, err = offbeat("simulate-like", done, "-o", out)
+    assert (code, err) == (130, f"offbeat: interrupted; go on with: offbeat resume {out}\n")
+
+
 def test_only_the_world(offbeat: Any, done: Path, tmp_path: Path) -> None:
     code, said, _ = offbeat(
         "simulate-like", done, "--only-fit", "--world-out", tmp_path / "w.yaml", "--speeds", "tasks"

@@ -1,15 +1,17 @@
 """A federation of real processes on this machine."""
 
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
 from offbeat.cli.federate import _data_of_sites, _Federation, _site_name
 from offbeat.core.errors import RunError, UsageError
 from offbeat.recipes.load import load_recipe
 from offbeat.runs.record import read_run
+from tests.cli.answer import Answer
 from tests.forks import OFFBEAT, Fork
 
 SMALL = ["--set", "until={versions: 4}", "--set", "data.samples=200", "--set", "evaluate={versions: 4}"]
@@ -123,10 +125,51 @@ def test_an_interrupted_federation_leaves_no_process(federation: _Federation) ->
             federation.start("server", "stay")
             raise KeyboardInterrupt
 
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(KeyboardInterrupt):
         interrupted()
-    assert ended.value.exit_code == 130
     assert all_ended(federation)
+
+
+def test_an_interruption_names_the_federations_directory(
+    offbeat: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_Federation, "prepare", interrupted)
+    answer = offbeat("federate", "digits", "--out", tmp_path / "fed")
+    going_on = f"the same command with --out {tmp_path / 'fed'} goes on"
+    assert (answer.code, answer.err) == (130, f"offbeat: interrupted; {going_on}\n")
+
+
+def test_the_server_gets_its_own_keys(
+    offbeat: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[object, ...]] = []
+    monkeypatch.setattr(_Federation, "prepare", lambda *_: None)
+    monkeypatch.setattr(_Federation, "start", lambda _, *words: started.append(words))
+    monkeypatch.setattr(_Federation, "wait", lambda _: None)
+    answer = offbeat("federate", "digits", "--out", tmp_path / "fed", "--set", "server.lease=5")
+    assert answer.code == 0
+    assert "server.lease=5" in started[0]
+    assert not any("server.lease=5" in words for words in started[1:])
+
+
+@pytest.mark.parametrize(
+    ("key", "complaint"),
+    [
+        ("server.leas=5", r"--set server.*leas.*did you mean .?lease"),
+        ("server.lease=-5", r"lease = -5.* is not allowed"),
+        ("server.clients=3", r"server\.clients=3 is not allowed: give --sites N"),
+    ],
+)
+def test_a_wrong_key_of_the_server_is_refused_before_it_starts(
+    offbeat: Callable[..., Answer], tmp_path: Path, key: str, complaint: str
+) -> None:
+    answer = offbeat("federate", "digits", "--out", tmp_path / "fed", "--set", key)
+    assert answer.code == 2
+    assert re.search(complaint, answer.err), answer.err
+    assert not (tmp_path / "fed").exists()
 
 
 @pytest.mark.thorough

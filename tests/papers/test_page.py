@@ -221,7 +221,8 @@ def test_distinct_claims_are_counted_by_answer(tmp_path: Path) -> None:
     assert claims_of(text)["always"][-1] == "undecided (every pair)"
     assert "<br>would have shown: " in claims_of(text)["always"][0]
     assert (
-        "Runs were made of 2 of the 57 experiments, on real data; the runs of 1 are those of another" in text
+        "2 of the 57 experiments have runs on real data. 1 of these use the runs of another experiment"
+        in text
     )
     assert "| the runs of table-2 again |" in text
 
@@ -272,10 +273,10 @@ def test_the_command_lists_items_and_writes_the_page(
 def test_the_page_says_of_which_commits_and_processors_the_runs_are() -> None:
     rows = rows_of(item for each in judged_rows() for item in (*each.items, *each.causes))
     text = rows_text(rows)
-    assert sum(map(int, re.findall(r"(\d+) on ", text))) == len(rows)
+    assert sum(map(int, re.findall(r"(\d+) ran on ", text))) == len(rows)
     marked = [row for row in rows if row.commit_state != "clean"]
     assert 0 < len(marked) < len(rows)
-    assert f" {len(marked)} runs are of commits that nobody can check out" in text
+    assert f" {len(marked)} runs are from commits that nobody can check out" in text
 
 
 def test_runs_whose_commit_cannot_be_checked_out_are_marked(tmp_path: Path) -> None:
@@ -288,4 +289,7 @@ def test_runs_whose_commit_cannot_be_checked_out_are_marked(tmp_path: Path) -> N
     text = rendered(results, {"fedfa/table-2": (study, "table-1")})
     assert "| 12 (†2) |" in text
     assert claims_of(text)["FedBuff is faster"][-1].endswith(" †")
-    assert "2 runs are of commits that nobody can check out: of 2 the checkout had changes" in text
+    assert (
+        "2 runs are from commits that nobody can check out. For 2 of these runs, the checkout had changes"
+        in text
+    )

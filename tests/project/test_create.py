@@ -88,6 +88,11 @@ def test_an_empty_folder_is_used_and_a_file_above_is_refused(tmp_path: Path) -> 
         create_project(tmp_path / "file" / "below")
 
 
+def test_a_folder_that_cannot_be_seen_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written: File name too long; give another folder"):
+        create_project(tmp_path / ("x" * 300))
+
+
 def test_an_unknown_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"--from fedml is unknown: choose {' or '.join(TEMPLATES)}"):
         create_project(tmp_path / "x", "fedml")

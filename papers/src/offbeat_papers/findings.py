@@ -119,17 +119,17 @@ def render_findings(results: Results, images: str = "images") -> str:
         f"Of {len(claims)} distinct claims with enough runs on real data, {counts[Verdict.HELD]} are held, "
         f"{counts[Verdict.NOT_HELD]} are not held, {counts[Verdict.NO_DIFFERENCE]} show no difference, and "
         f"{counts[Verdict.UNDECIDED]} are undecided.",
-        f"They are of {sum(each.again is None for each in with_runs)} distinct experiments; the runs of "
-        f"{sum(each.again is not None for each in with_runs)} more are the runs of these again.",
-        f"In {same} of {len(pairs)} pairs of methods whose times a paper gives, ours differ in the same "
-        f"direction, and the logarithms of the two ratios correlate by {correlation:.2f}.",
+        f"These claims belong to {sum(each.again is None for each in with_runs)} distinct experiments. "
+        f"Another {sum(each.again is not None for each in with_runs)} experiments use the same runs.",
+        f"A paper gives times for {len(pairs)} pairs of methods. In {same} of these pairs, our times "
+        f"differ in the same direction. The logarithms of the two ratios correlate by {correlation:.2f}.",
         f"The median ratio of these pairs is {exp(median(p for p, _ in pairs)):.2f}x in the papers and "
         f"{exp(median(o for _, o in pairs)):.2f}x here.",
-        f"Of {several} claims on several pairs, every single pair is held in {every}: a claim on the mean "
-        "is decided far more often.",
+        f"Of {several} claims on several pairs, every single pair is held in {every}. A claim on the mean is "
+        "decided far more often.",
     ]
     powers = ", ".join(
-        f"{sum(size <= log(effect) for size in sizes) / len(sizes):.0%} of them {effect:g}x"
+        f"{sum(size <= log(effect) for size in sizes) / len(sizes):.0%} would have shown {effect:g}x"
         for effect in _SHOWN
     )
     gains = "\n\n".join(
@@ -144,43 +144,48 @@ def render_findings(results: Results, images: str = "images") -> str:
     effects, forest, power = (f"{images}/{name}" for name in FIGURES)
     parts = [
         "# Findings in short",
-        "What the runs say of four papers on asynchronous federated learning. "
-        "[Do the papers hold?](papers.md) has every experiment, [studies](studies.md#when-a-claim-holds) the "
-        "rule. This page and its figures are written by `offbeat reproduce --findings docs/findings.md` from "
-        "the rows in `papers/results`.",
+        "After this page you can say what our runs show about the claims of four papers on asynchronous "
+        "federated learning, and what they cannot show. `offbeat reproduce --findings docs/findings.md` "
+        "writes this page and its figures from the rows in `papers/results`.",
         "\n".join(
             fill(f"{k}. {text}", _WIDTH, subsequent_indent="   ") for k, text in enumerate(sentences, 1)
         ),
         "## Effects, the papers' and ours",
         f"![The papers' ratios of times and ours]({effects})",
-        "Each point is a pair of methods: how many times as long the other one takes. On the line the paper "
-        "and the runs here agree.",
+        "Each point is a pair of methods. Its position is the ratio of their times: how many times as long "
+        "the second method takes. On the line, the paper and our runs agree.",
         "## Claims that are decided",
         f"![Claims that are decided, with intervals]({forest})",
-        "How many times as long the other takes, in the mean, with its 95 % interval by Welch's t, by each "
-        "claim on a cost that is decided: green is held, red is not held, blue is no difference. [A table of "
-        "all claims](#all-claims) can be sorted and filtered.",
+        "The figure has each decided claim on a cost. It shows how many times as long the second method "
+        "takes, as a mean with its 95 % interval by Welch's t. Green is held, red is not held, blue is no "
+        "difference. You can sort and filter [the table of all claims](#all-claims).",
         "## What the runs could show",
         f"![Share of claims by the effect that would have been found]({power})",
-        f"A claim's runs would have shown, in four of five cases and at the level spent: {powers}, of "
-        f"{len(sizes)} claims on a cost.",
+        f"The figure says which true effects the runs would have found in four of five cases, at the level "
+        f"spent. Of {len(sizes)} claims on a cost: {powers}.",
         "## What each paper's gain consists of",
         gains,
         "## Scope, methods, limits",
-        "- **Scope.** The tables and figures of four papers, at a size that two cores finish; what is "
-        "smaller stands in each study.\n"
-        "- **Methods.** Paired seeds, one rule for all claims that was simulated and frozen; the rows of "
-        "before were known then, so verdicts on them are exploratory.\n"
-        "- **What was easy.** The algorithms and the tables: the papers print equations and numbers.\n"
-        "- **What was hard.** What the papers leave open: how many devices train at once, speeds in seconds, "
-        "hyper-parameters of the methods that are compared with.\n"
-        "- **Limits.** Smaller models and fewer images; few seeds; runs that end early; runs of two kinds of "
-        "processor, which are never paired.\n"
+        "- **Scope.** We repeated the tables and figures of four papers, at a size that two cores finish. "
+        "Each study says what is smaller.\n"
+        "- **Methods.** Seeds are paired. One rule judges all claims; we simulated the rule and then "
+        "froze it. Some rows existed before that, so verdicts on these rows are exploratory.\n"
+        "- **What was easy.** The papers print the equations of the algorithms and the numbers of the "
+        "tables.\n"
+        "- **What was hard.** The papers leave open how many devices train at once, the speeds in "
+        "seconds, and the hyper-parameters of the methods that they compare with.\n"
+        "- **Limits.** Models are smaller and images are fewer than in the papers. Seeds are few, and "
+        "runs end early. The runs come from two kinds of processor; runs of different kinds are never "
+        "paired.\n"
         "- **The authors** have not been asked yet.",
         "## All claims",
-        "Click a head to sort. Each claim stands once; its experiment on the paper's page has its pairs, its "
-        "runs and the command that repeats them.",
+        "Click a column's head to sort. Each claim has one row. The paper's page has the claim's pairs, its "
+        "runs and the command that repeats the runs.",
         markdown(findings.grid()),
+        "## Where to go on",
+        "- [Do the papers hold?](papers.md): every experiment with its verdict.\n"
+        "- [Studies](studies.md#when-a-claim-holds): the rule of the verdicts.\n"
+        "- [Leaderboard](leaderboard.md): all algorithms on the same worlds, with the same tuning.",
     ]
     return "\n\n".join(parts) + "\n"
 

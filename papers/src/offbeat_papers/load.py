@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.validation import did_you_mean, format_error, most_relevant
 from offbeat.documents import parse_yaml, read_text
 from offbeat.recipes.load import amend, change
@@ -51,7 +51,7 @@ def load_study(name: str | Path) -> Study:
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"study {name} cannot be read: {error}") from None
+        raise UsageError(f"study {name} cannot be read: {reason_of(error)}") from None
     full_name = f"{path.resolve().parent.name}/{path.stem}"
     return _read_study(text, str(name), full_name, path.parent).model_copy(deep=True)
 

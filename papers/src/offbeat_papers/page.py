@@ -64,24 +64,30 @@ def render_page(
     hours = _hours(results, {study.name for study, _ in items.values()})
     parts = [
         "# Do the papers hold?",
-        "Every experiment of four papers, with its verdict. [Studies](studies.md#when-a-claim-holds) has the "
-        "rule by which a claim is held, not held or undecided; a laptop's runs are smaller than the paper's, "
-        "as each study says. [Findings in short](findings.md) says what follows. This page and those of the "
-        "papers are written by `offbeat reproduce --page docs/papers.md` from the rows in `papers/results`.",
-        "Each paper has a page with its claims, what the paper's numbers are and what ours are: "
+        "After this page you can say which experiments of four papers hold here, and which are undecided. "
+        "[Studies](studies.md#when-a-claim-holds) has the rule by which a claim is held, not held or "
+        "undecided. The runs here are smaller than the papers' runs; each study says how much smaller. "
+        "`offbeat reproduce --page docs/papers.md` writes this page and the papers' pages from the rows in "
+        "`papers/results`.",
+        "Each paper has a page with its claims, the paper's numbers and our numbers: "
         + ", ".join(f"[{paper.name}]({folder}/{name}.md)" for name, paper in papers.items())
         + ".",
         "## In counts",
         markdown(_counts(judged, papers, hours, folder)),
         _distinct_text(judged),
         rows_text(rows_of(item for each in judged for item in (*each.items, *each.causes))),
-        "Claims that compare the same numbers, as those of a table and of the figure of the same runs, count "
-        "once below. Left out are the worked examples and what stands in for data that cannot be had.",
+        "The following table counts claims that compare the same numbers once, for example a table and a "
+        "figure of the same runs. It leaves out worked examples, and experiments on substitutes for data "
+        "that are not available.",
         markdown(_claim_counts(judged, papers)),
         "## All experiments",
-        "An experiment's verdict is that of its claims, which its paper's page has one by one. "
-        f"{MARK}: this number of its runs are of commits that nobody can check out.",
+        "An experiment's verdict follows from the verdicts of its claims. The paper's page lists these "
+        f"claims. {MARK} marks the number of runs from commits that nobody can check out.",
         markdown([_HEADS, *(_experiment(each, papers, folder) for each in judged)]),
+        "## Where to go on",
+        "- [Findings in short](findings.md): what follows from these verdicts.\n"
+        "- [Studies](studies.md): the rule of the verdicts, and how to repeat an experiment.\n"
+        "- [Leaderboard](leaderboard.md): all algorithms on the same worlds, with the same tuning.",
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
@@ -133,9 +139,9 @@ def _distinct_text(judged: Sequence[JudgedExperiment]) -> str:
     run = [each for each in judged if each.runs and each.verdict != Verdict.NO_REAL_DATA]
     own = [each for each in run if each.again is None]
     return (
-        f"Runs were made of {len(run)} of the {len(judged)} experiments, on real data; the runs of "
-        f"{len(run) - len(own)} are those of another experiment again, as its row says. So the page speaks "
-        f"of {len(own)} distinct experiments."
+        f"{len(run)} of the {len(judged)} experiments have runs on real data. {len(run) - len(own)} of these "
+        f"use the runs of another experiment, as their rows say. So the page has {len(own)} distinct "
+        "experiments."
     )
 
 
@@ -143,12 +149,13 @@ def rows_text(rows: Sequence[ResultRow]) -> str:
     """The commits and kinds of processor of some runs, as a text."""
     states = Counter(row.commit_state for row in rows)
     kinds = Counter(row.processor_name for row in rows)
-    named = ", ".join(f"{number} on {kind}" for kind, number in kinds.most_common())
+    named = ", ".join(f"{number} ran on {kind}" for kind, number in kinds.most_common())
     return (
-        f"Of the {len(rows)} runs {named}: runs of different kinds of processor are never paired. "
-        f"{uncommitted(row.commit for row in rows)} runs are of commits that nobody can check out: of "
-        f"{states['dirty']} the checkout had changes that no commit has, the commits of {states['missing']} "
-        f"are not in the repository, and of {states['unknown']} they are unknown."
+        f"Of the {len(rows)} runs, {named}. Runs of different kinds of processor are never paired. "
+        f"{uncommitted(row.commit for row in rows)} runs are from commits that nobody can check out. For "
+        f"{states['dirty']} of these runs, the checkout had changes that no commit has. For "
+        f"{states['missing']} runs, the commit is not in the repository. For {states['unknown']} runs, the "
+        "commit is unknown."
     )
 
 

@@ -45,28 +45,35 @@ def render_paper(paper: Paper, judged: Sequence[JudgedExperiment], page: str = "
     causes = _told_once(judged)
     parts = [
         f"# {paper.title}",
-        f"[All papers](../{page}) · [the rule](../studies.md#when-a-claim-holds) · written by "
-        f"`offbeat reproduce --page docs/{page}`",
+        "After this page you can say which claims of this paper hold here, and repeat the runs of each "
+        f"claim. `offbeat reproduce --page docs/{page}` writes the page.",
         *([_LINK.sub("](../", with_numbers(paper.gain.strip(), judged))] if paper.gain else []),
         "## Experiments",
-        "An experiment's verdict is that of its claims below. "
-        f"{MARK}: this number of its runs are of commits that nobody can check out.",
+        "An experiment's verdict follows from the verdicts of its claims below. "
+        f"{MARK} marks the number of runs from commits that nobody can check out.",
         markdown([_EXPERIMENT_HEADS, *map(_experiment_row, judged)]),
         "## Claims",
-        "The effect of a claim is how many times as long the other one takes, or by how much the first is "
-        "ahead; of a claim on several pairs of arms, the mean over them with its 95 % interval by Welch's t. "
-        "The verdict answers what the paper's words ask: of the mean, where no other question stands in "
-        "brackets. *More* has the answers to other questions, the pairs, the runs, and the command that "
-        "makes them.",
+        "For times, the effect of a claim is a ratio: how many times as long the second method takes. For "
+        "other numbers, the effect is a difference: how far the first method is ahead. For a claim on "
+        "several pairs of methods, the effect is the mean over the pairs, with its 95 % interval by "
+        "Welch's t. The verdict answers the question of the paper's words. That question is about the "
+        "mean, unless the brackets name another question. *More* has the answers to other questions, the "
+        "pairs, the runs, and the command that makes the runs.",
         markdown([_CLAIM_HEADS, *_claim_rows(judged)]),
     ]
     if causes:
         parts += [
             "## Why it comes out so",
-            "No claims of the paper's: these tests of ours say why an experiment comes out as it does. They "
-            "have no part in its verdict.",
+            "These tests are ours and not the paper's. They say why an experiment comes out as it does, and "
+            "do not count in its verdict.",
             markdown([_CLAIM_HEADS, *_cause_rows(causes)]),
         ]
+    parts += [
+        "## Where to go on",
+        f"- [All papers](../{page}): the verdicts side by side.\n"
+        "- [The rule of the verdicts](../studies.md#when-a-claim-holds).\n"
+        "- [Findings in short](../findings.md): what follows from all papers.",
+    ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 

@@ -8,8 +8,8 @@ import typer
 from offbeat.cli import executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.common_options import file_option
-from offbeat.cli.console import CompareWatcher, add_row, err, live_progress, out, plain_table
-from offbeat.core.errors import UsageError
+from offbeat.cli.console import CompareWatcher, add_row, err, live_progress, out, plain_table, repeatable
+from offbeat.core.errors import UsageError, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -198,7 +198,7 @@ def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allo
         f"{', '.join(filter(None, [costs, unknown]))}",
         markup=False, soft_wrap=True,
     )  # fmt: skip
-    with live_progress() as progress:
+    with repeatable(results.folder, "--results"), live_progress() as progress:
         return run_cells(cells, results, processes, CompareWatcher(progress, expected.runs), allowed)
 
 
@@ -230,7 +230,7 @@ def _write_item(judged: "JudgedItem", results: "Results", folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         figure = write_figure(judged.rows, results, folder / f"{name}.png")
     except OSError as error:
-        raise UsageError(f"--report {folder} cannot be written: {error}") from None
+        raise UsageError(f"--report {folder} cannot be written: {reason_of(error)}") from None
     _write(folder / f"{name}.md", item_markdown(judged, None if figure is None else figure.name))
 
 
@@ -238,7 +238,7 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from None
+        raise UsageError(f"{path} cannot be written: {reason_of(error)}") from None
     out.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
@@ -248,7 +248,7 @@ def _write_all(path: Path, write: "Callable[[], Iterable[Path]]") -> None:
         for each in write():
             out.print(f"wrote {each}", markup=False, soft_wrap=True)
     except OSError as error:
-        raise UsageError(f"{path} cannot be written: {error}") from None
+        raise UsageError(f"{path} cannot be written: {reason_of(error)}") from None
 
 
 def _list(results: "Results") -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from filelock import FileLock
 from msgspec import ValidationError, convert
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.metric_names import CLIENTS, WORST
 from offbeat.documents import read_text
 from offbeat.runs.files import sync_directory
@@ -292,7 +292,7 @@ def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+        raise UsageError(f"{path} cannot be read: {reason_of(error)}") from None
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
     try:
         if text and list(reader.fieldnames or ()) != list(columns):

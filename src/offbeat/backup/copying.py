@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from offbeat.backup.manifest import CopiedFile
-from offbeat.core.errors import OffbeatError, RunError
+from offbeat.core.errors import OffbeatError, RunError, reason_of
 from offbeat.runs.files import sync_directory
 
 PIECE = 2**20  # bytes that are read at once
@@ -80,6 +80,5 @@ def writing(place: Path, kept: str) -> Iterator[None]:
     except OffbeatError:
         raise
     except (OSError, sqlite3.Error) as error:
-        what = error.strerror or str(error) if isinstance(error, OSError) else str(error)
         where = f" ({error.filename})" if isinstance(error, OSError) and error.filename else ""
-        raise RunError(f"the copy to {place} failed: {what}{where}; {kept}") from None
+        raise RunError(f"the copy to {place} failed: {reason_of(error)}{where}; {kept}") from None

@@ -22,7 +22,7 @@ class CSVTracker(RunTracker):
     An undefined metric is "nan", and a metric that was not measured is empty. A resumed run rewrites the
     file from the records in its directory, so each evaluation has one row.
 
-    Args:
+    Attributes:
         path: The file, in which "{label}" and "{seed}" are replaced by those of the run. None means
             metrics.csv in the run's directory.
     """

@@ -39,7 +39,7 @@ class MLflowTracker(RunTracker):
     The file mlflow-run-id in the run's directory has the identifier of MLflow's run. A resumed run continues
     MLflow's run and logs the missing points, so each evaluation is one point of each metric.
 
-    Args:
+    Attributes:
         experiment: MLflow's experiment, which is created if there is none.
         tracking_uri: Address of MLflow's runs, such as http://localhost:5000 or sqlite:///mlflow.db. None
             means the environment variable MLFLOW_TRACKING_URI, else MLflow's default.

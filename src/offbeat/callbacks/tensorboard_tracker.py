@@ -31,7 +31,7 @@ class TensorBoardTracker(RunTracker):
     A resumed run rewrites its event file from the records in its directory, so each evaluation is one point
     for every program that reads the file.
 
-    Args:
+    Attributes:
         directory: Folder of event files. Each run has its own folder LABEL/seed-SEED in it. None means the
             folder tensorboard in the run's directory.
     """

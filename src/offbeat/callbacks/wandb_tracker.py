@@ -33,7 +33,7 @@ class WandbTracker(RunTracker):
     resumed run continues under this identifier. Online, it omits the steps that W&B already has. Offline, it
     rewrites its folder from the records in the run's directory, and removes the earlier one.
 
-    Args:
+    Attributes:
         project: W&B's project.
         entity: The user or team that owns the project. None means the default one.
         mode: "offline" writes files only, for `wandb sync`. None means the environment variable WANDB_MODE,

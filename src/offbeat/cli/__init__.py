@@ -58,9 +58,6 @@ app = typer.Typer(
 
 _INTERRUPTED = 130
 _GOES_ON = {
-    "compare": "; the same command with its --out goes on",
-    "simulate-like": "; go on with: offbeat resume DIR",
-    "reproduce": "; the same command goes on",
     "join": "; the same command takes part again",
     "helper": "; the same command helps again",
 }

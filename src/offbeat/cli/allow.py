@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 
 if TYPE_CHECKING:
     from offbeat.allowed import Allowed
@@ -106,7 +106,7 @@ def _read(folders: Sequence[Path]) -> tuple[tuple[str, ...], str]:
         lines = [line.partition("#")[0].strip() for line in read_text(file, _MOST_BYTES).splitlines()]
     except (OSError, UnicodeDecodeError, RuntimeError) as error:
         # `Path.home` raises RuntimeError where there is no home directory.
-        return (), f"; the file of allowed names cannot be read: {error}"
+        return (), f"; the file of allowed names cannot be read: {reason_of(error)}"
     names = tuple(line for line in lines if line)
     wrong = next((name for name in names if not is_entry(name)), None)
     if wrong is not None:

@@ -8,7 +8,15 @@ import typer
 
 from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.console import CompareWatcher, add_row, live_progress, out, plain_table, print_json
+from offbeat.cli.console import (
+    CompareWatcher,
+    add_row,
+    live_progress,
+    out,
+    plain_table,
+    print_json,
+    repeatable,
+)
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import make_directory
 from offbeat.core.errors import UsageError, reason_of
@@ -78,7 +86,7 @@ def compare(
     if base is not None and base not in known:
         raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, known)}")
     make_directory(folder)
-    with live_progress() as progress:
+    with repeatable(folder), live_progress() as progress:
         records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
     table = make_table(records, target=goal, metric=measured, baseline=base)
     claimed = findings(group_runs(records), claims_of(records[0].recipe))

@@ -43,6 +43,17 @@ def resumable(directory: Path) -> Iterator[None]:
         raise InterruptedByUserError(f"go on with: offbeat resume {quote(str(directory))}") from None
 
 
+@contextmanager
+def repeatable(directory: Path, option: str = "--out") -> Iterator[None]:
+    """Turn an interruption into one that says that the same command continues the work in its directory."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptedByUserError(
+            f"the same command with {option} {quote(str(directory))} goes on"
+        ) from None
+
+
 def describe(progress: "Progress") -> str:
     """A run's progress in one line."""
     from offbeat.core.metric_names import first_shown

@@ -16,7 +16,9 @@ import typer
 
 from offbeat.cli import common_options
 from offbeat.cli.allow import AllowOption
-from offbeat.cli.console import out
+from offbeat.cli.console import out, repeatable
+from offbeat.cli.keys import split_sets
+from offbeat.cli.serve import GROUPS, make_server_options
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import TOKENS, make_directory
 from offbeat.cli.tokens import write_site_kit
@@ -51,7 +53,10 @@ def federate(
             "the recipe's dataset, or its natural groups",
         ),
     ] = None,
-    sets: common_options.Sets = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change the recipe, or a key server.… of `serve`"),
+    ] = None,
     seed: common_options.Seed = None,
     directory: common_options.OutOption = None,
     page: Annotated[bool, typer.Option(help="whether there is a live page")] = True,
@@ -63,17 +68,21 @@ def federate(
     """
     from offbeat.recipes.load import load_recipe
 
-    loaded = load_recipe(recipe, sets=sets or (), seed=seed)
+    of_the_recipe, settings = split_sets(sets, GROUPS)
+    loaded = load_recipe(recipe, sets=of_the_recipe, seed=seed)
+    with requires_extra("net"):
+        # The server would refuse a wrong key as well, but only in its log.
+        make_server_options(loaded, sites, settings.get("server", {}))
     shares = _data_of_sites(loaded, sites, data)
     place = directory or new_directory(recipe)
     federation = _Federation(place, _free_port())
-    federation.prepare([name for name, _ in shares])
     common = [word for name in allow or () for word in ("--allow", name)]
     changes = [word for change in sets or () for word in ("--set", change)]
     if seed is not None:
         changes += ["--set", f"seed={seed}"]
     shown = ["--dashboard", f"{HOST}:0"] if page else []
-    with federation.running():
+    with repeatable(place), federation.running():
+        federation.prepare([name for name, _ in shares])
         federation.start(
             SERVER, "serve", recipe, "--state", place / SERVER, "--listen", f"{HOST}:{federation.port}",
             "--sites", len(shares), *shown, *changes, *common,
@@ -228,9 +237,6 @@ class _Federation:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             yield
-        except KeyboardInterrupt:
-            out.print(f"stopped; the same command with --out {self.directory} goes on", markup=False)
-            raise typer.Exit(130) from None
         finally:
             signal.signal(signal.SIGTERM, before)
             self._stop()

@@ -175,7 +175,7 @@ def serve(
     loaded = own_recipe(loaded, loaded.algorithm)
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
     check_names(loaded, allowed)
-    server_options = _server_options(loaded, sites, settings.get("server", {}))
+    server_options = make_server_options(loaded, sites, settings.get("server", {}))
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
@@ -266,7 +266,7 @@ def _check_free(option: str, address: str | None, check: Callable[[str], object]
             raise UsageError(f"{option}: {error}") from None
 
 
-def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any]) -> "ServerOptions":
+def make_server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any]) -> "ServerOptions":
     """The options of a server: those of the recipe, and `given` by `--set server.KEY=VALUE`."""
     from offbeat.core.validation import validated
     from offbeat.net.server.server_options import ServerOptions

@@ -8,7 +8,7 @@ import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.common_options import Directory, OutOption, Sets
-from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, show_run
+from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, resumable, show_run
 from offbeat.cli.simulate import new_directory
 from offbeat.core.errors import UsageError, reason_of
 
@@ -60,7 +60,7 @@ def simulate_like(
     _show_fit(like.fit)
     _write_world(world_out, recipe.world)
     output = output or new_directory(f"like-{directory.resolve().name}")
-    with live_progress() as progress:
+    with resumable(output), live_progress() as progress:
         run = run_recipe(recipe, out=output, watch=RunWatcher(progress), allow=allowed)
     show_run(run, f"see both with: offbeat report {quote(str(directory))} {quote(str(output))}")
 

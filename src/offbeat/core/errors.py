@@ -40,6 +40,10 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, FileExistsError):
         # A directory that is to be made may exist, so what is in the way is a file.
         return "a file has this name"
+    cause = getattr(error, "reason", None)
+    if isinstance(cause, OSError):
+        # `URLError` wraps the error of the connection.
+        return reason_of(cause)
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -10,7 +10,7 @@ import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.data.heart_disease import FILES as HEART_FILES
 from offbeat.data.images import IDX_FILES
 from offbeat.data.paths import data_root
@@ -143,7 +143,7 @@ def fetch(name: str, *, root: Path | None = None) -> Path:
                 _unpack(folder / file, remote.unpacked)
         except (OSError, http.client.HTTPException, tarfile.TarError, _DamagedError) as error:
             raise RunError(
-                f"dataset {name!r}: {remote.address + file} could not be fetched ({error}); "
+                f"dataset {name!r}: {remote.address + file} could not be fetched ({reason_of(error)}); "
                 f"put {remote.unpacked or 'the file'} in {folder} by hand"
             ) from error
     return folder

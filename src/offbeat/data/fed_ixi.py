@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 from torch.nn.functional import interpolate
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 from offbeat.core.types import Indices
 from offbeat.data.dataset import Dataset
@@ -83,7 +83,7 @@ def _volume(folder: Path) -> torch.Tensor:
         volume: npt.NDArray[np.float32] = image.get_fdata(dtype=np.float32)
     except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error) as error:
         raise UsageError(
-            f"{paths[0]}: cannot be read ({error}); put an intact copy of the file there"
+            f"{paths[0]}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
         ) from error
     if volume.ndim != 3 or not np.isfinite(volume).all():
         raise UsageError(

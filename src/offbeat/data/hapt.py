@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import Source
 from offbeat.data.paths import missing_dataset
@@ -62,7 +62,8 @@ def _read_windows(path: Path) -> Windows:
             x, y, person = (file[name] for name in ("x", "y", "user"))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise UsageError(
-            f"{path}: no arrays x, y and user can be read ({error}); put an intact copy of the file there"
+            f"{path}: no arrays x, y and user can be read ({reason_of(error)}); "
+            "put an intact copy of the file there"
         ) from error
     if x.shape[1:] != (_WINDOW, _CHANNELS) or not len(x) == y.size == person.size > 0:
         raise UsageError(
@@ -109,7 +110,9 @@ def _numbers(path: Path, columns: int) -> npt.NDArray[np.float32]:
     try:
         table = np.loadtxt(path, dtype=np.float32, ndmin=2)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); put an intact copy of the file there") from error
+        raise UsageError(
+            f"{path}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
+        ) from error
     if table.shape[1] != columns:
         raise UsageError(f"{path}: {table.shape[1]} columns are not {columns}; put the right file there")
     return table

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 
 _UNSIGNED_BYTE = 0x08
 _LIMIT = 1 << 30  # bytes, twenty times the largest idx file in use
@@ -33,7 +33,9 @@ def read_idx(path: Path, dims: int) -> npt.NDArray[np.uint8]:
             shape = _read_header(file, path, dims)
             content = _read_at_most(file, math.prod(shape) + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); put an intact copy of the file there") from error
+        raise UsageError(
+            f"{path}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
+        ) from error
     if len(content) != math.prod(shape):
         what = "is truncated" if len(content) < math.prod(shape) else "goes on after its end"
         raise UsageError(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.types import Indices
 from offbeat.data.cifar import normalised
 from offbeat.data.dataset import MapDataset
@@ -69,4 +69,6 @@ def _read(path: Path) -> npt.NDArray[np.uint8]:
         with Image.open(path) as image:
             return np.array(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); put an intact copy of the file there") from error
+        raise UsageError(
+            f"{path}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
+        ) from error

@@ -5,7 +5,7 @@ import json
 import zlib
 from pathlib import Path
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.data.federated import Source
 from offbeat.data.paths import missing_dataset
 from offbeat.data.subsample import Subsample
@@ -44,7 +44,9 @@ def _read_lines(path: Path) -> Texts:
                 texts.append(str(review["text"]))
                 labels.append((0, 1).index(review["label"]))
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({error}); put an intact copy of the file there") from error
+        raise UsageError(
+            f"{path}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
+        ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
             f'{path}: line {number} is not {{"text": …, "label": 0 or 1}} ({error}); put the right file there'

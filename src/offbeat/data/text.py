@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from pydantic import Field
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 from offbeat.core.types import Count, Indices
 from offbeat.core.validation import checked_dataclass
@@ -105,7 +105,7 @@ def _pretrained(folder: str, length: int) -> Encoder:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError) as error:
-        why = " ".join(str(error).split())
+        why = " ".join(reason_of(error).split())
         raise UsageError(f"tokenizer = {folder!r} cannot be loaded ({why}); give its folder") from error
     if tokenizer.pad_token_id != PADDING:
         raise UsageError(

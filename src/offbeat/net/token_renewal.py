@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from offbeat.core.errors import OffbeatError
+from offbeat.core.errors import OffbeatError, reason_of
 from offbeat.net.auth.site_token import ShownToken
 from offbeat.net.clock import Clock
 from offbeat.net.messages import FromServer, FromSite, Rejected, Renewal, Renewed
@@ -120,7 +120,7 @@ class RenewingClientChannel:
         try:
             await asyncio.to_thread(self._store, renewal.token, renewal.expires)
         except (OffbeatError, OSError) as error:
-            log.warning("the server has renewed the token, and it cannot be stored: %s", error)
+            log.warning("the server has renewed the token, and it cannot be stored: %s", reason_of(error))
             return
         self._has_another = True
         self._channel.send(Renewed())

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 
 TEMPLATES = {"offbeat": ("template",), "flower": ("flower",), "flower-app": ("flower", "flower_app")}
 """What a project can be made from, and the folders of its files here; a later folder replaces files."""
@@ -30,14 +30,11 @@ def create_project(folder: Path, source: str = "offbeat") -> list[Path]:
     """
     if source not in TEMPLATES:
         raise UsageError(f"--from {source} is unknown: choose {' or '.join(TEMPLATES)}")
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file: give the name of a new folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UsageError(f"{folder} is not empty: give the name of a new folder, or empty this one")
     texts = dict(_tables())
     for template in TEMPLATES[source]:
         texts |= _texts(folder.resolve().name, template)
     try:
+        _check_new(folder)
         for name, text in texts.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,8 +42,16 @@ def create_project(folder: Path, source: str = "offbeat") -> list[Path]:
             if path.suffix == ".sh":
                 path.chmod(0o755)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written: {error.strerror}; give another folder") from None
+        raise UsageError(f"{folder} cannot be written: {reason_of(error)}; give another folder") from None
     return [Path(name) for name in texts]
+
+
+def _check_new(folder: Path) -> None:
+    """Check that a folder is missing or empty. Raises `UsageError`, or `OSError` where it cannot be seen."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file: give the name of a new folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder} is not empty: give the name of a new folder, or empty this one")
 
 
 def _texts(name: str, template: str) -> Iterator[tuple[str, str]]:

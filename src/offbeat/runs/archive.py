@@ -5,7 +5,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import database_error, reading
 from offbeat.runs.database import open_database
@@ -42,7 +42,7 @@ def archive(directory: Path, seconds: float) -> Archiving:
     try:
         held = lock(directory)
     except OSError as error:
-        raise UsageError(f"{directory} cannot be written: {error}") from None
+        raise UsageError(f"{directory} cannot be written: {reason_of(error)}") from None
     try:
         before = path.stat().st_size
         with reading(path), closing(open_database(path, write=True)) as database:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.layout import Layout
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.core.model import Model
@@ -85,7 +85,7 @@ class BestModel:
             write_tensors(self._new, self.model.state_dict(), self._metadata)
             sync_directory(self._path.parent)
         except OSError as error:
-            raise RunError(f"cannot write the best model to {self._path}: {error}") from None
+            raise RunError(f"cannot write the best model to {self._path}: {reason_of(error)}") from None
         self.model, self._waiting = None, True
 
     def publish(self) -> None:
@@ -97,7 +97,7 @@ class BestModel:
             self._new.replace(self._path)
             sync_directory(self._path.parent)
         except OSError as error:
-            raise RunError(f"cannot write the best model to {self._path}: {error}") from None
+            raise RunError(f"cannot write the best model to {self._path}: {reason_of(error)}") from None
 
 
 def choose_model(choice: ModelChoice, final: Model, directory: Path) -> Model:

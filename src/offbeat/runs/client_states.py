@@ -12,7 +12,7 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from weakref import finalize
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import ClientId
 from offbeat.core.layout import Layout
 from offbeat.core.learner import own_tensors
@@ -35,7 +35,7 @@ def write_own(directory: Path, states: "ClientStates", layout: Layout) -> None:
         if folder.is_dir():
             sync_directory(folder)
     except OSError as error:
-        raise RunError(f"cannot write the clients' tensors to {folder}: {error}") from None
+        raise RunError(f"cannot write the clients' tensors to {folder}: {reason_of(error)}") from None
 
 
 def client_model(directory: Path, client: ClientId) -> Tensors:
@@ -142,7 +142,7 @@ class ClientStates:
         try:
             write_tensors(self._folder() / name, self._memory[client])
         except OSError as error:
-            raise RunError(f"cannot write a client's state to {self._folder()}: {error}") from None
+            raise RunError(f"cannot write a client's state to {self._folder()}: {reason_of(error)}") from None
         self._files[client] = name
 
     def _folder(self) -> Path:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from safetensors import SafetensorError
 
-from offbeat.core.errors import DamageError, OffbeatError, RunError
+from offbeat.core.errors import DamageError, OffbeatError, RunError, reason_of
 
 _COPY = "restore the directory from a copy made whole"
 _ANEW = f"{_COPY}, or begin the run anew in another directory"
@@ -118,7 +118,7 @@ def reading(path: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == EIO:
             raise damage(path, f"cannot be read ({error.strerror})") from None
-        raise RunError(f"{path} cannot be read: {error}") from None
+        raise RunError(f"{path} cannot be read: {reason_of(error)}") from None
     except sqlite3.Error as error:
         raise database_error(path, error, "read") from None
     # Decoding a damaged file raises one of these.

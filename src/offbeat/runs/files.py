@@ -31,6 +31,7 @@ ON_DEVICE = "on_device"
 MISMATCH = "does not match its checksum"
 PRIVATE_PART = re.compile(r"\..+\.[0-9a-f]{8}", re.ASCII)
 """Name of a file that `write_private` has not finished."""
+_SYSTEM_REASON = re.compile(r"I/O error: (.+?) \(os error \d+\)")
 _LENGTH = 8  # bytes at the start of a safetensors file: the length of its header
 
 
@@ -50,8 +51,9 @@ def write_tensors(
         signed = _signed(contiguous, metadata or {})
         save_file(contiguous, part, signed)
     except SafetensorError as error:
-        # Safetensors raises its own class for a failed write.
-        raise OSError(str(error)) from None
+        # Safetensors raises its own class for a failed write, with the system's reason and number.
+        reason = _SYSTEM_REASON.search(str(error))
+        raise OSError(reason[1] if reason else str(error)) from None
     part.chmod(file_mode(path.parent))
     with part.open("rb") as file:
         os.fsync(file.fileno())

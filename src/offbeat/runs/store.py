@@ -335,7 +335,7 @@ class RunStore:
             checksum = write_tensors(self.directory / MODEL, model.state_dict())
             sync_directory(self.directory)
         except OSError as error:
-            raise RunError(f"cannot write the final model to {self.directory}: {error}") from None
+            raise RunError(f"cannot write the final model to {self.directory}: {reason_of(error)}") from None
         meta = {
             "duration": duration, "status": "finished", "stop_reason": stop_reason,
             "summary": _finite(summary), "model": checksum,
@@ -397,7 +397,7 @@ class RunStore:
             if tensors.good is not None:
                 self.write_version(tensors.good)
         except OSError as error:
-            raise RunError(f"cannot write a checkpoint to {self.directory}: {error}") from None
+            raise RunError(f"cannot write a checkpoint to {self.directory}: {reason_of(error)}") from None
         good = [] if tensors.good is None else [version_file(tensors.good.version)]
         return [*files, *good]
 

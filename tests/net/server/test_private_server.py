@@ -14,7 +14,7 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.commands import Aggregate
-from offbeat.core.errors import DamageError, RunError
+from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
@@ -269,6 +269,12 @@ def test_a_release_has_one_seed(tmp_path: Path) -> None:
         file.add(drawn)
     assert file.read()[1] == drawn[0]
     file.close()
+
+
+def test_a_file_of_seeds_that_cannot_be_made_is_told_in_words(tmp_path: Path) -> None:
+    (tmp_path / SECRETS).mkdir()
+    with pytest.raises(UsageError, match=rf"cannot write to {tmp_path}: Is a directory"):
+        SecretsFile(tmp_path)
 
 
 # ---- budget ----

@@ -418,8 +418,11 @@ def test_a_full_disk_stops_before_anything_is_said(
                     broken.setattr("offbeat.net.server.state_files.UpdateLog.sync", full)
                 else:
                     broken.setattr("offbeat.runs.store._put_meta", full)
-                with pytest.raises(RunError, match=r"cannot write .*No acknowledged update is lost"):
+                with pytest.raises(
+                    RunError, match=r"cannot write .*No acknowledged update is lost"
+                ) as failed:
                     state.commit(outcome)
+                assert "Errno" not in str(failed.value)
             break
         state.commit(outcome)
         play.deliver(outcome)
@@ -429,6 +432,14 @@ def test_a_full_disk_stops_before_anything_is_said(
     DurableStore(tmp_path / "d", back).close()
     assert back.server.counts["arrived"] == 0
     assert back.driver.engine.rows == len(play.rows)
+
+
+def test_a_file_that_cannot_be_made_is_told_in_words(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
+) -> None:
+    (tmp_path / "d" / UPDATES).mkdir(parents=True)
+    with pytest.raises(RunError, match=rf"cannot write to {tmp_path / 'd'}: Is a directory"):
+        DurableStore(tmp_path / "d", new("fedbuff", learner, rows_of(runs["fedbuff"])), META)
 
 
 @pytest.mark.parametrize("name", ROBUST)

@@ -65,13 +65,17 @@ def render(boards: Mapping[str, ItemRows]) -> str:
     best = {data: rows for data, rows in boards.items() if data not in whole}
     parts = [
         "# Leaderboard",
-        f"{len(board['options'])} algorithms, each tuned with the same budget, on {len(board['worlds'])} "
-        f"worlds. {recipe['clients']} clients train all the time, for {recipe['until']['seconds']} virtual "
-        "seconds; a task has 20 local steps (FedCompass: 4 to 20; FedNova: two epochs). An algorithm had "
-        f"{TRIALS} trials for a data set, on the world *normal* and {SEEDS} seeds of its own: four learning "
-        "rates, then four values of its own option with the best of them; the time to the target decided. "
-        f"`{FOLDER}/plans/board.yaml` has it all, the studies above it what was chosen. "
-        "The algorithm `wireless` needs a radio and is left out. No guard; gradients are clipped at 10.",
+        "After this page you can say which algorithms were fast here, and add an algorithm to the "
+        f"comparison. The page ranks {len(board['options'])} algorithms on {len(board['worlds'])} worlds, "
+        f"each tuned with the same budget. {recipe['clients']} clients train all the time, for "
+        f"{recipe['until']['seconds']} virtual seconds. A task has 20 local steps (FedCompass: 4 to 20; "
+        "FedNova: two epochs).",
+        f"An algorithm had {TRIALS} trials for a data set, on the world *normal* and {SEEDS} seeds that "
+        "serve for tuning only. The first trials had four learning rates. The next trials had four values "
+        "of the algorithm's option, with the best learning rate. The time to the target decided. "
+        f"`{FOLDER}/plans/board.yaml` has all settings. The studies in the folder above have the chosen "
+        "values. The algorithm `wireless` is left out because it needs a radio. There is no guard, and "
+        "gradients are clipped at 10.",
         markdown(
             [["world", "what it is"], *([name, _world(world)] for name, world in board["worlds"].items())]
         ),
@@ -82,7 +86,7 @@ def render(boards: Mapping[str, ItemRows]) -> str:
         *(text for data in board["data"] for text in _data(board, data, boards.get(data))),
         "## Add a method of your own",
         *_own(board, boards),
-        "## How to repeat and to go on",
+        "## How to repeat",
         "\n".join(
             [
                 "```console",
@@ -92,11 +96,14 @@ def render(boards: Mapping[str, ItemRows]) -> str:
                 "```",
             ]
         ),
-        "Rows are in `papers/results/leaderboard-*.csv`, tuning included: "
-        f"{_hours(board['data']):.1f} processor hours; each command makes what is missing. "
-        f"{_uncommitted(board['data'])} A bad rank "
-        "says that an algorithm was slow here, with so much tuning, on small models and data: not that its "
-        "paper is wrong.",
+        "The rows, tuning included, are in `papers/results/leaderboard-*.csv`. They took "
+        f"{_hours(board['data']):.1f} processor hours. Each command makes the missing rows. "
+        f"{_uncommitted(board['data'])} A bad rank says that an algorithm was slow here, with this much "
+        "tuning, on small models and data. It does not say that the algorithm's paper is wrong.",
+        "## Where to go on",
+        "- [Algorithms](algorithms/index.md): the equations of each algorithm.\n"
+        "- [Do the papers hold?](papers.md): the same algorithms in the papers' settings.\n"
+        "- [Studies](studies.md): how rows are made and kept.",
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
@@ -150,15 +157,15 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
     )
     titles = ", ".join(read_board()["data"][data]["title"] for data in boards)
     yield (
-        f"Mean rank over {len(blocks)} of {planned} worlds with data sets ({titles}; runs of each: "
-        f"{', '.join(map(str, seeds))}), with its 95 % interval by the t of "
-        "[the rule of claims](studies.md#the-questions): seeds vary, and worlds are fixed, so it speaks of "
-        "these worlds. 1 is best, ties share the mean. "
+        f"The table has mean ranks over {len(blocks)} of {planned} pairs of a world and a data set "
+        f"({titles}), with {', '.join(map(str, seeds))} runs for each pair. Rank 1 is best, and ties share "
+        "the mean. The 95 % interval is by the t of [the rule of claims](studies.md#the-questions). Seeds "
+        "vary and worlds are fixed, so an interval is about these worlds only. "
         + (
-            "In bold: not behind the first (by the t of the paired difference, after Benjamini and Hochberg "
-            f"at 5 %). {lead_text}"
+            "Bold ranks are not behind the first rank (by the t of the paired difference, after Benjamini "
+            f"and Hochberg at 5 %). {lead_text}"
             if enough
-            else f"With fewer than {LEAST_SEEDS} runs of each, nobody is said to lead."
+            else f"With fewer than {LEAST_SEEDS} runs for each pair, the page names no leader."
         )
     )
     places = {by: {each.label: each for each in ranks} for by, ranks in ranks_of.items()}
@@ -168,9 +175,10 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
     ]
     yield markdown([["algorithm", *BY.values()], *rows])
     yield (
-        "What fails and what it costs, in the same runs. *Faster*: the probability of improvement: that it "
-        f"is at the target before {BASE} in a world and seed, ties half, with its 95 % interval (none where "
-        "all seeds agree). Processor seconds are of several kinds of processor."
+        "The next table has failures and costs of the same runs. *Faster* is the probability of "
+        f"improvement: how often the algorithm reaches the target before {BASE}, over worlds and seeds. A "
+        "tie counts half. The 95 % interval is missing where all seeds agree. Processor seconds come from "
+        "several kinds of processor."
     )
     yield markdown(_costs(boards, [each.label for each in ranks_of["time"]]))
 
@@ -214,20 +222,22 @@ def _own(board: Mapping[str, Any], boards: Mapping[str, ItemRows]) -> Iterator[s
     best = max((plan.get("best", 0) for plan in board["data"].values()), default=0)
     yield (
         "1. [Add the algorithm](add-an-algorithm.md): a file, its test and its page.\n"
-        f"2. Give it a line in `{FOLDER}/plans/board.yaml` below `recipe.algorithms`, with the options of\n"
-        "   its paper and 20 local steps a task, and one below `options`: four more values of an option\n"
-        "   of its own.\n"
-        "3. Commit, as rows of a checkout with changes are marked; then run the commands below. They make\n"
-        "   its runs alone, as the others have their rows, and rank all.\n"
+        f"2. Add two lines to `{FOLDER}/plans/board.yaml`. The line below `recipe.algorithms` has the "
+        "options\n"
+        "   of the algorithm's paper and 20 local steps per task. The line below `options` has four more "
+        "values\n"
+        "   of one option.\n"
+        "3. Commit the change, because rows of a checkout with changes are marked. Then run the commands\n"
+        "   below. They make only the new algorithm's runs, because the other rows exist, and rank all.\n"
         "4. Send the rows and the pages with the change."
     )
     runs = TRIALS * SEEDS + len(board["worlds"]) * seeds
     yield (
-        f"What is run: for each data set {TRIALS} trials with {SEEDS} seeds each on the world *normal*, by "
-        f"which its learning rate and its option are chosen, then {seeds} seeds on each of "
-        f"{len(board['worlds'])} worlds. That is {runs} runs a data set, for {len(names)} data sets "
-        f"together {_minutes(names, runs):.0f} processor minutes by the mean of the rows there are; "
-        f"further data sets have only the best {best} and FedAvg."
+        f"For each data set the commands run {TRIALS} trials with {SEEDS} seeds each on the world *normal*. "
+        "These trials choose the learning rate and the option. Then the commands run "
+        f"{seeds} seeds on each of {len(board['worlds'])} worlds. These are {runs} runs per data set. For "
+        f"{len(names)} data sets they take {_minutes(names, runs):.0f} processor minutes, by the mean of the "
+        f"existing rows. Further data sets have only the best {best} algorithms and FedAvg."
     )
 
 
@@ -256,16 +266,17 @@ def _data(board: Mapping[str, Any], data: str, rows: ItemRows | None) -> Iterato
     plan = board["data"][data]
     yield f"## {plan['title']}"
     if rows is None and "best" in plan:
-        yield f"Not run: the best {plan['best']} and FedAvg come here, once all above are run."
+        yield f"Not run: the best {plan['best']} algorithms and FedAvg follow after all runs above."
         return
     target = plan["set"]["target"]
     if rows is None:
         yield "Not run: it is not tuned yet."
         return
     yield (
-        f"{rows.made} of {max(rows.planned, rows.made)} runs. Seconds to {target:.0%} by world (geometric "
-        "mean; how many seeds got there, if not all; > where some did not), then over all worlds: final "
-        "accuracy, bytes of a whole run, the worst client's final accuracy, and what was chosen in tuning."
+        f"{rows.made} of {max(rows.planned, rows.made)} runs exist. Each world's column has the seconds to "
+        f"{target:.0%}, as a geometric mean over seeds. `>` and a count such as 2/3 mark worlds where some "
+        "seeds did not reach the target. The other columns are over all worlds: the final accuracy, the "
+        "bytes of a whole run, the worst client's final accuracy, and the values chosen in tuning."
     )
     heads = ["algorithm", *rows.study.columns, "final", "bytes", "worst client", "chosen"]
     yield markdown([heads, *_lines(rows)])

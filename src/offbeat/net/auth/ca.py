@@ -185,7 +185,7 @@ def _certificate(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError(
-            f"{path} cannot be read as a certificate ({error}): restore it from a copy"
+            f"{path} cannot be read as a certificate ({reason_of(error)}): restore it from a copy"
         ) from None
 
 
@@ -193,7 +193,9 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{path} cannot be read as a key ({error}): restore it from a copy") from None
+        raise UsageError(
+            f"{path} cannot be read as a key ({reason_of(error)}): restore it from a copy"
+        ) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise UsageError(f"{path} is no key of an elliptic curve: restore it from a copy")
     return key

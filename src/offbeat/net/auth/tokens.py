@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 from filelock import FileLock
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.net.address import check_name
 from offbeat.net.auth.reloading import ReloadingFiles
 from offbeat.runs.files import write_private
@@ -289,8 +289,8 @@ def read(path: Path) -> TokenFile:
         return msgspec.json.decode(text, type=TokenFile)
     except (msgspec.DecodeError, ValueError, OSError) as error:
         raise RunError(
-            f"tokens = {path}: the file cannot be read ({error}); restore it from a copy, or delete it and "
-            "make every token again"
+            f"tokens = {path}: the file cannot be read ({reason_of(error)}); restore it from a copy, "
+            "or delete it and make every token again"
         ) from None
 
 
@@ -307,7 +307,7 @@ def _changing(path: Path) -> Iterator[TokenFile]:
             yield stored
             _write(path, stored)
     except OSError as error:
-        raise UsageError(f"tokens = {path}: the file cannot be written ({error})") from None
+        raise UsageError(f"tokens = {path}: the file cannot be written ({reason_of(error)})") from None
 
 
 def _write(path: Path, stored: TokenFile) -> None:

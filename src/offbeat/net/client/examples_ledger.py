@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon, steps_within
 from offbeat.net.client.about import packed, unpacked
 from offbeat.runs.damage import reading
@@ -122,7 +122,7 @@ class ExamplesLedger:
             write_tensors(self._path, {"about": about})
             sync_directory(self._path.parent)
         except OSError as error:
-            raise RunError(f"cannot write what is spent to {self._path}: {error}") from None
+            raise RunError(f"cannot write what is spent to {self._path}: {reason_of(error)}") from None
         self.secret = os.urandom(32)
 
     def tell(self) -> None:

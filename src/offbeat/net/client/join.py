@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from offbeat.allowed import NOTHING, Allow
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import ClientId
 from offbeat.core.model import Tensors
 from offbeat.local.examples_privacy import ExamplesPrivacy, check_delta
@@ -146,7 +146,7 @@ def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
             write_tensors(path, tensors)
             sync_directory(path.parent)
         except OSError as error:
-            raise RunError(f"cannot write the model to {path}: {error}") from None
+            raise RunError(f"cannot write the model to {path}: {reason_of(error)}") from None
 
     return write
 

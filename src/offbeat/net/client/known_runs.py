@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import TaskId, Version
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.net.client.about import packed, unpacked
@@ -280,7 +280,9 @@ class KnownRuns:
             (self._directory / OLDER_FILE).unlink(missing_ok=True)
             sync_directory(self._directory)
         except OSError as error:
-            raise RunError(f"cannot write the site's state to {self._directory}: {error}") from None
+            raise RunError(
+                f"cannot write the site's state to {self._directory}: {reason_of(error)}"
+            ) from None
 
 
 def _document(privacy: Privacy | None) -> dict[str, Any] | None:

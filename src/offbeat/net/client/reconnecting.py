@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, reason_of
 from offbeat.net.backoff import Backoff
 from offbeat.net.client.heartbeats import Liveness
 from offbeat.net.transport import ChannelRefusedError, ClientChannel
@@ -39,6 +39,6 @@ async def reconnecting(
             raise RunError(str(error)) from None
         except OSError as error:
             # ChannelClosedError is an OSError.
-            reason = str(error) or type(error).__name__
+            reason = reason_of(error) or type(error).__name__
         backoff.succeeded(liveness.served)
         await liveness.clock.sleep(backoff.next_delay(liveness.clock.now(), reason))

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from offbeat.core.errors import DamageError, RunError, UsageError
+from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
 from offbeat.net.client.about import octets, packed, unpacked
@@ -117,7 +117,9 @@ class SiteStore:
                 make_directory(directory)
                 self._lock = lock(directory)
             except OSError as error:
-                raise UsageError(f"state = {directory}: no state can be written there ({error})") from None
+                raise UsageError(
+                    f"state = {directory}: no state can be written there ({reason_of(error)})"
+                ) from None
             try:
                 self.runs = KnownRuns(directory)
                 self._load(directory)
@@ -208,7 +210,9 @@ class SiteStore:
             write_tensors(self._directory / name, tensors)
             sync_directory(self._directory)
         except OSError as error:
-            raise RunError(f"cannot write the site's state to {self._directory}: {error}") from None
+            raise RunError(
+                f"cannot write the site's state to {self._directory}: {reason_of(error)}"
+            ) from None
 
     def _remove(self, name: str) -> None:
         if self._directory is not None:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import Any
 
-from offbeat.core.errors import OffbeatError, RunError
+from offbeat.core.errors import OffbeatError, RunError, reason_of
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.learner import own_tensors
 from offbeat.core.model import Model, Tensors
@@ -241,7 +241,7 @@ class Worker:
         try:
             self._store.acknowledge(task, accepted)
         except (RunError, OSError) as error:
-            log.error("%s: the state after task %d is in memory only", error, task)
+            log.error("%s: the state after task %d is in memory only", reason_of(error), task)
 
     def _tell_progress(self, task: TaskId) -> None:
         """Log the progress, once a minute: a site may do many tasks a second."""

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.errors import OffbeatError, UsageError, reason_of
 from offbeat.net import descriptors
 from offbeat.net.address import is_loopback
 from offbeat.net.auth.tokens import DASHBOARD, Tokens
@@ -150,7 +150,9 @@ async def dashboard(
         try:
             host, port = acceptor.listen(listen.host, listen.port)
         except OSError as error:
-            raise UsageError(f"dashboard cannot listen on {listen.host}:{listen.port}: {error}") from None
+            raise UsageError(
+                f"dashboard cannot listen on {listen.host}:{listen.port}: {reason_of(error)}"
+            ) from None
         name = f"[{host}]" if ":" in host else host
         yield f"{'https' if listen.tls else 'http'}://{name}:{port}/"
     finally:

@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import TaskId, Version
 from offbeat.core.privacy.sums import Integers
 from offbeat.core.release import EachUpdate, Release
@@ -141,7 +141,7 @@ class SecretsFile:
             self._path.chmod(0o600)
             sync_directory(directory)
         except OSError as error:
-            raise UsageError(f"cannot write to {directory}: {error}") from None
+            raise UsageError(f"cannot write to {directory}: {reason_of(error)}") from None
         with reading(self._path):
             self._database = open_database(self._path, write=True)
         try:

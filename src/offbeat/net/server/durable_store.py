@@ -160,10 +160,10 @@ class DurableStore:
         except DamageError:
             raise
         except (OSError, RunError) as error:
-            what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
+            where = "" if isinstance(error, RunError) else f"cannot write to {self.directory}: "
             raise RunError(
-                f"{what}. No acknowledged update is lost: free space, or repair it, and restart the server"
-                f"{self._or_its_mirror}"
+                f"{where}{reason_of(error)}. No acknowledged update is lost: free space, or repair it, "
+                f"and restart the server{self._or_its_mirror}"
             ) from None
 
     @property

@@ -17,7 +17,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Protocol, TypeVar
 
-from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.errors import OffbeatError, RunError, UsageError, reason_of
 from offbeat.core.release import Release
 from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server.state_files import MIRROR_OF, StateFiles
@@ -189,7 +189,7 @@ class DirectoryMirror:
         except FutureTimeoutError:
             self._fail(f"its disk has not answered for {seconds:.0f} s")
         except (OffbeatError, OSError, sqlite3.Error) as error:
-            self._fail(" ".join(str(error).split()))
+            self._fail(" ".join(reason_of(error).split()))
         return None
 
     def _fail(self, problem: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from msgspec import Struct, field
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, reason_of
 from offbeat.core.events import TaskId
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.good_version import GoodVersion
@@ -94,7 +94,7 @@ class StateFiles:
             try:
                 self._log = UpdateLog(self.directory)
             except OSError as error:
-                raise RunError(f"cannot write to {self.directory}: {error}") from None
+                raise RunError(f"cannot write to {self.directory}: {reason_of(error)}") from None
             on_error.callback(self._log.close)
             self.secrets = open_secrets(self.directory, release)
             on_error.pop_all()

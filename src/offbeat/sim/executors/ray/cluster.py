@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import missing_extra
 from offbeat.sim.signals import handled
 
@@ -68,7 +68,7 @@ def connect(ray: Any, address: str | None) -> bool:
             ray.init(address, logging_level="error", log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         hint = "" if address == "local" else "; a cluster with a token needs RAY_AUTH_MODE=token here too"
-        raise UsageError(f"ray address {address} cannot be used: {error}{hint}") from None
+        raise UsageError(f"ray address {address} cannot be used: {reason_of(error)}{hint}") from None
     return True
 
 
@@ -88,7 +88,8 @@ def _check_reach(address: str) -> None:
         socket.create_connection(_host_and_port(address), REACH_SECONDS).close()
     except OSError as error:
         raise UsageError(
-            f"ray address {address} cannot be reached: {error}; start a cluster with `ray start --head`"
+            f"ray address {address} cannot be reached: {reason_of(error)}; "
+            "start a cluster with `ray start --head`"
         ) from None
 
 
