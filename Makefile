@@ -132,11 +132,12 @@ release-notes: .venv-release/installed
 dist: env
 	$(BIN)/python scripts/check_wheel.py --extra net --keep dist
 
-# The documentation of a version, as a commit on the branch gh-pages of this clone; nothing is pushed.
+# The documentation of a version, as a commit on the branch gh-pages of this clone; nothing is pushed. mike finds
+# mkdocs on the path.
 ALIAS ?= dev
 
 docs-version: env
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(VERSION) $(ALIAS)
 
 # Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
 # The script makes its own environments, and can run while make env does.

@@ -37,6 +37,11 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = "https://example.org/offbeat/offbeat"
 """Stands for the repository where none was given: a domain that nobody can own."""
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+METADATA = (
+    "Author: ", "License-Expression: Apache-2.0", "Project-URL: Documentation, ", "Project-URL: Source, ",
+    "Project-URL: Issues, ",
+)  # fmt: skip
+"""How lines begin that the metadata of each distribution have."""
 COPYLEFT = re.compile(r"\b(A?GPL|General Public License)\b", re.IGNORECASE)
 LESSER = re.compile(r"\b(LGPL|Lesser|Library)\b", re.IGNORECASE)
 
@@ -236,14 +241,18 @@ def without_times(sdist: Path, epoch: int) -> None:
 
 
 def metadata(release: Release) -> str:
-    """The metadata and the long description are such as an index takes."""
-    text = _metadata(release.wheels["offbeat"])
+    """The metadata and the long descriptions are such as an index takes."""
     packed = [path for ending in ("*.whl", "*.tar.gz") for path in sorted(release.dist.glob(ending))]
     tool("twine", "check", "--strict", *packed)
-    missing = [name for name in ("Documentation", "Source", "Issues") if f"Project-URL: {name}," not in text]
-    if missing or "License-Expression: Apache-2.0" not in text:
-        raise FailedError(f"the metadata lack {', '.join(missing) or 'the licence'}")
-    return "twine finds nothing; addresses, licence and classifiers are there"
+    missing = [
+        f"{package} has no line {line!r}"
+        for package, wheel in release.wheels.items()
+        for line in METADATA
+        if f"\n{line}" not in _metadata(wheel).partition("\n\n")[0]
+    ]
+    if missing:
+        raise FailedError("; ".join(missing))
+    return "twine finds nothing; both name addresses, authors and licence"
 
 
 def _metadata(wheel: Path) -> str:
@@ -253,19 +262,16 @@ def _metadata(wheel: Path) -> str:
 
 
 def contents(release: Release) -> str:
-    """Each wheel has the files of its package, the licence, and nothing else."""
-    wrong = [
-        text
-        for package in check_wheel.PACKAGES
-        for text in check_wheel.wrong_files(package, release.wheels[package])
-    ]
-    for package, wheel in release.wheels.items():
+    """Each wheel has the files of its package, the licence, and nothing else; so has each sdist."""
+    wheels = release.wheels
+    wrong = check_wheel.wrong_contents(release.dist)
+    for package, wheel in wheels.items():
         with zipfile.ZipFile(wheel) as archive:
             if not any(name.endswith("licenses/LICENSE") for name in archive.namelist()):
                 wrong.append(f"{package} has no licence")
     if wrong:
         raise FailedError("\n".join(wrong))
-    return ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in release.wheels.values())
+    return ", ".join(f"{path.name} {path.stat().st_size / 1e6:.1f} MB" for path in wheels.values())
 
 
 class _Links(HTMLParser):
@@ -279,21 +285,22 @@ class _Links(HTMLParser):
 
 
 def readme(release: Release) -> str:
-    """The README as an index shows it: it renders, and each link and picture is absolute."""
+    """Each README as an index shows it: it renders, and each link and picture is absolute."""
     from readme_renderer import markdown
 
-    text = _metadata(release.wheels["offbeat"]).partition("\n\n")[2]
-    page = markdown.render(text)
-    if page is None:
-        raise FailedError("the README does not render")
-    links = _Links(page).found
-    relative = [link for link in links if not link.startswith(("https://", "#"))]
-    if relative:
-        raise FailedError(f"links that an index does not follow: {', '.join(relative)}")
-    if "<img" not in page:
+    found = dict[str, list[str]]()
+    for package, wheel in release.wheels.items():
+        page = markdown.render(_metadata(wheel).partition("\n\n")[2])
+        if page is None:
+            raise FailedError(f"the README of {package} does not render")
+        found[package] = _Links(page).found
+        relative = [link for link in found[package] if not link.startswith(("https://", "#"))]
+        if relative:
+            raise FailedError(f"links of {package} that an index does not follow: {', '.join(relative)}")
+        (release.work / f"{package}.html").write_text(page, encoding="utf-8")
+    if not any(link.endswith(".png") for link in found["offbeat"]):
         raise FailedError("the page has no picture")
-    (release.work / "readme.html").write_text(page, encoding="utf-8")
-    return f"renders, {len(links)} absolute links and pictures"
+    return ", ".join(f"{package} has {len(links)} absolute links" for package, links in found.items())
 
 
 # The wheel in use

@@ -6,7 +6,7 @@ The wheel of Offbeat is used first without that of the papers, and then with it.
 packages are built in an environment that has nothing but what they say a build requires. The environment in
 which they are used has the versions of constraints.txt; an extra with an environment of its own takes only
 PyTorch's from there. The exit code is 1 where a command does not end as it should, where a wheel lacks a file
-of its package, or has one of the other.
+of its package or has one of the other, or where an sdist has what is not of its package.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 import venv
@@ -23,6 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"offbeat": ROOT, "offbeat_papers": ROOT / "papers"}
 """The packages, each with the folder of its distribution."""
+BESIDES_SOURCES = {"LICENSE", "MANIFEST.in", "PKG-INFO", "README.md", "pyproject.toml", "setup.cfg"}
 BILL = ROOT / "scripts" / "bill_of_materials.py"
 OWN_ENVIRONMENT = ("ray", "flower")
 TRIES = {
@@ -102,6 +104,31 @@ def wrong_files(package: str, wheel: Path) -> list[str]:
     return lacking + [f"no file of {package}, and in its wheel: {name}" for name in sorted(packed - files)]
 
 
+def stray_files(package: str, sdist: Path) -> list[str]:
+    """What an sdist has besides the package, its metadata and what builds it, such as some of the tests.
+
+    Args:
+        package: The package, such as `offbeat`.
+        sdist: Its archive.
+    """
+    with tarfile.open(sdist) as archive:
+        packed = {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+    own = (f"src/{package}/", f"src/{package}.egg-info/")
+    stray = sorted(name for name in packed - BESIDES_SOURCES if not name.startswith(own))
+    return [f"not of {package}, and in its sdist: {name}" for name in stray]
+
+
+def wrong_contents(folder: Path) -> list[str]:
+    """What is wrong with the files of the wheels and the sdists in a folder."""
+    return [
+        text
+        for package in PACKAGES
+        for ending, look in ((".whl", wrong_files), (".tar.gz", stray_files))
+        for path in folder.glob(f"{package}-*{ending}")
+        for text in look(package, path)
+    ]
+
+
 def constraints(extra: str, work: Path) -> Path:
     """The file of versions that the environment has."""
     pins = (ROOT / "constraints.txt").read_text().splitlines()
@@ -155,7 +182,7 @@ def main() -> None:
         work = Path(folder)
         builder = environment(work / "build", with_pip=True)
         wheels = build(builder, work)
-        if wrong := [text for package in PACKAGES for text in wrong_files(package, wheels[package])]:
+        if wrong := wrong_contents(work / "dist"):
             sys.exit("\n".join(wrong))
         programs, pins = environment(work / "fresh", with_pip=False), constraints(options.extra, work)
         empty = work / "empty"

@@ -19,6 +19,7 @@ def test_the_citation_has_the_version_of_the_package() -> None:
     citation = yaml.safe_load(read("CITATION.cff"))
     assert str(citation["version"]) == project["version"]
     assert citation["license"] == project["license"]
+    assert citation["authors"] == project["authors"]
 
 
 def test_the_papers_have_the_version_of_the_package_and_pin_it() -> None:
@@ -31,6 +32,7 @@ def test_the_papers_have_the_version_of_the_package_and_pin_it() -> None:
     assert not [each for extra in extras for each in extra if "papers" in each], "an index may lack it"
     assert [each for each in papers["dependencies"] if "offbeat" in each] == [f"offbeat[digits]=={version}"]
     assert papers["license"] == package["license"]
+    assert papers["authors"] == package["authors"]
     assert read("papers/LICENSE") == read("LICENSE")
 
 
