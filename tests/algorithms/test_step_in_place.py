@@ -16,7 +16,6 @@ from offbeat.core.guard import Guard, UpdateGuard, norms_of
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
-from tests.algorithms.pull import play, same_model
 from tests.sim.sim_worlds import HARD, digits, make, normed
 
 IN_PLACE = {
@@ -114,7 +113,7 @@ def test_an_aggregator_of_ones_own_needs_no_step_in_place() -> None:
 
 
 def test_the_guard_knows_how_far_updates_went_that_were_written_over() -> None:
-    """A step that is long beside others, but no longer than its updates, passes whatever is in their place."""
+    """A step that is no longer than its updates passes, whatever has been written over them."""
     rng = torch.Generator().manual_seed(0)
     model = Model(Layout.flat(1000), torch.zeros(1000), torch.zeros(0))
 

@@ -17,7 +17,7 @@ from offbeat.core.privacy.releases import (
     SummedUpdates,
     release_of,
 )
-from offbeat.core.release import EachUpdate, EachUpdateInPlace, MadeAtOnce, Release
+from offbeat.core.release import EachUpdateInPlace, MadeAtOnce, Release
 
 SEEDS = ReleaseSeeds(lambda release: bytes(32), lambda task, release: bytes(32))
 FIRST, SECOND = Aggregate((0,), version=1), Aggregate((1,), version=2)

@@ -18,7 +18,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Released, RolledBack, Skipped, TaskId, Version
 from offbeat.core.good_version import GoodVersion
-from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite
+from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite, norms_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.release import EachUpdate, Release
@@ -112,6 +112,12 @@ class GlobalModel:
             if self.updates.pop(absurd, None) is not None:
                 self.condemned.append(absurd)
         return reason
+
+    def measured(self, result: LocalResult) -> LocalResult:
+        """An update with its norms, if the guard may ask for them when a step has been written over it."""
+        if self.update_guard is None or result.norms is not None:
+            return result
+        return replace(result, norms=norms_of(result, self.model.layout))
 
     @property
     def update_guard(self) -> Guarding | None:
