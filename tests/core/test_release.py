@@ -17,7 +17,7 @@ from offbeat.core.privacy.releases import (
     SummedUpdates,
     release_of,
 )
-from offbeat.core.release import EachUpdate, MadeAtOnce, Release
+from offbeat.core.release import EachUpdateInPlace, MadeAtOnce, Release
 
 SEEDS = ReleaseSeeds(lambda release: bytes(32), lambda task, release: bytes(32))
 FIRST, SECOND = Aggregate((0,), version=1), Aggregate((1,), version=2)
@@ -39,7 +39,7 @@ def awaited() -> AwaitedSums:
 
 
 def test_a_run_has_the_release_that_its_plan_asks_for():
-    assert type(release()) is EachUpdate
+    assert type(release()) is EachUpdateInPlace
     assert type(release(noise=Noise(multiplier=1.0))) is SummedUpdates
     assert type(awaited()) is AwaitedSums
     assert (release().fewest, awaited().fewest) == (1, 3)

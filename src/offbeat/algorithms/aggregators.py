@@ -44,18 +44,22 @@ def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) ->
     return memory[name]
 
 
-def toward_models(updates: Sequence[Update], weights: Sequence[float], model: Model) -> Tensor:
+def toward_models(
+    updates: Sequence[Update], weights: Sequence[float], model: Model, out: Tensor | None = None
+) -> Tensor:
     """Σ c_i (w_i − w): the step toward the clients' models w_i = base + Δ_i.
 
     Args:
         updates: the updates, with their bases.
         weights: c_i, one for each update.
         model: the current global model w.
+        out: where the step goes; it may be the first update's Δ. None means a fresh tensor.
 
     Returns:
-        The step over the flat values, in a fresh tensor.
+        The step over the flat values.
     """
-    return weighted_steps([u.delta for u in updates], weights, [u.base.values for u in updates], model.values)
+    deltas, bases = [u.delta for u in updates], [u.base.values for u in updates]
+    return weighted_steps(deltas, weights, bases, model.values, out)
 
 
 def toward_bases(summed: UpdateSum, model: Model) -> Tensor:
@@ -85,7 +89,14 @@ class MeanOfModels(SumOnly):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the mean of the clients' models, weighted by their numbers of samples."""
-        return toward_models(updates, shares([u.task.samples for u in updates]), model)
+        return self._step(updates, model)
+
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step, in place of the first Δ."""
+        return self._step(updates, model, updates[0].delta)
+
+    def _step(self, updates: Sequence[Update], model: Model, out: Tensor | None = None) -> Tensor:
+        return toward_models(updates, shares([u.task.samples for u in updates]), model, out)
 
     def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
         """min(1, n_i / n̂)."""
@@ -110,11 +121,18 @@ class Mixing(Aggregator):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Mix the updates in one by one; later ones reduce the weight of earlier ones."""
+        return self._step(updates, model)
+
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step, in place of the first Δ."""
+        return self._step(updates, model, updates[0].delta)
+
+    def _step(self, updates: Sequence[Update], model: Model, out: Tensor | None = None) -> Tensor:
         weights: list[float] = []
         for update in updates:
             alpha = self.alpha * self.staleness(update.task.staleness)
             weights = [c * (1 - alpha) for c in weights] + [alpha]
-        return toward_models(updates, weights, model)
+        return toward_models(updates, weights, model, out)
 
 
 @checked_dataclass
@@ -162,6 +180,13 @@ class SumOfDeltas(SumOnly):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The weighted sum of the deltas, whatever versions they started from."""
+        return self._step(updates)
+
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step, in place of the first Δ."""
+        return self._step(updates, updates[0].delta)
+
+    def _step(self, updates: Sequence[Update], out: Tensor | None = None) -> Tensor:
         tasks = [u.task for u in updates]
         q = self._weights(tasks)
         c = [self.scale * self.staleness(t.staleness) * q_i for t, q_i in zip(tasks, q, strict=True)]
@@ -169,7 +194,7 @@ class SumOfDeltas(SumOnly):
             a = [self.normalize.a(t.steps) for t in tasks]
             mean_a = sum(q_i * a_i for q_i, a_i in zip(q, a, strict=True)) / sum(q)
             c = [mean_a * c_i / a_i for c_i, a_i in zip(c, a, strict=True)]
-        return weighted_sum([u.delta for u in updates], c)
+        return weighted_sum([u.delta for u in updates], c, out)
 
     @property
     def equal_weights(self) -> bool:

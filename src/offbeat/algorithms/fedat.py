@@ -234,6 +234,10 @@ class TierWeights(SumOnly):
         """Renew the tier's own model, and go to the weighted mean of all tiers' models."""
         return _mix(MeanOfModels().step(updates, model, memory), updates[0].note, model, memory)
 
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step, in place of the first Δ."""
+        return _mix(MeanOfModels().step_in_place(updates, model, memory), updates[0].note, model, memory)
+
     def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
         """min(1, n_i / n̂)."""
         return by_samples(tasks, full)

@@ -72,12 +72,21 @@ class DynamicMean(SumOnly):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the unweighted mean of the clients' models, less the drift h/α."""
+        return self._step(updates, model, memory)
+
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step, in place of the first Δ."""
+        return self._step(updates, model, memory, updates[0].delta)
+
+    def _step(
+        self, updates: Sequence[Update], model: Model, memory: Tensors, out: Tensor | None = None
+    ) -> Tensor:
         d = model.layout.parameters
         h = from_memory(memory, "h", model.values[:d])
         alpha = self.alpha / _population([u.task for u in updates])
         for update in updates:
             h.sub_(update.delta[:d], alpha=alpha)
-        step = toward_models(updates, [1 / len(updates)] * len(updates), model)
+        step = toward_models(updates, [1 / len(updates)] * len(updates), model, out)
         step[:d].sub_(h, alpha=1 / self.alpha)
         return step
 

@@ -119,12 +119,19 @@ class Similarity(SumOnly):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The sum of the updates, by their samples, freshness and direction."""
+        return self._step(updates, model)
+
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step, in place of the first Δ."""
+        return self._step(updates, model, updates[0].delta)
+
+    def _step(self, updates: Sequence[Update], model: Model, out: Tensor | None = None) -> Tensor:
         weights = [u.task.samples * self._trust(u, model) for u in updates]
         if not any(weights):
             weights = [float(u.task.samples) for u in updates]
         if self.average == "models":
-            return toward_models(updates, shares(weights), model)
-        return weighted_sum([u.delta for u in updates], shares(weights))
+            return toward_models(updates, shares(weights), model, out)
+        return weighted_sum([u.delta for u in updates], shares(weights), out)
 
     def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
         """min(1, n_i / n̂) g(τ_i): without directions, α is a common factor."""

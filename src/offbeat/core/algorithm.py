@@ -283,6 +283,7 @@ class Update(msgspec.Struct, frozen=True, gc=False):
         shared: Change for the shared vector, float32 [shared]. None means no change.
         fresh: Model merged in mid-task. None means none.
         note: Note of the schedule on this aggregation.
+        norms: The norms of its parts, as of `LocalResult`. None means that they have not been computed.
     """
 
     task: Task
@@ -294,6 +295,7 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     shared: Tensor | None = None
     fresh: Model | None = None
     note: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    norms: Mapping[str, float] | None = None
 
 
 class Aggregator(AlgorithmPart, Protocol):
@@ -327,6 +329,21 @@ class Aggregator(AlgorithmPart, Protocol):
         Returns:
             The step over the flat values, float32 [values], in a fresh tensor that the caller may change.
         """
+
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """Compute the same step where no update is read any more: it may be written over the first one's Δ.
+
+        By default it is `step`, whose tensor is one model of memory more.
+
+        Args:
+            updates: As of `step`.
+            model: As of `step`.
+            memory: As of `step`.
+
+        Returns:
+            The step, as of `step`; may be the first update's `delta`.
+        """
+        return self.step(updates, model, memory)
 
 
 class FullWeight(msgspec.Struct, frozen=True):

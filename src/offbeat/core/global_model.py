@@ -18,7 +18,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Released, RolledBack, Skipped, TaskId, Version
 from offbeat.core.good_version import GoodVersion
-from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite
+from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite, norms_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.release import EachUpdate, Release
@@ -113,6 +113,12 @@ class GlobalModel:
                 self.condemned.append(absurd)
         return reason
 
+    def measured(self, result: LocalResult) -> LocalResult:
+        """An update with its norms, if the guard may ask for them when a step has been written over it."""
+        if self.update_guard is None or result.norms is not None:
+            return result
+        return replace(result, norms=norms_of(result, self.model.layout))
+
     @property
     def update_guard(self) -> Guarding | None:
         """The guard where it checks single updates; None where nothing does."""
@@ -143,8 +149,9 @@ class GlobalModel:
         if result is DAMAGED:
             return
         self.updates[task.id] = Update(
-            task, base, result.delta, result.integers, result.metrics, result.lr, result.shared, fresh
-        )
+            task, base, result.delta, result.integers, result.metrics, result.lr, result.shared, fresh,
+            norms=result.norms,
+        )  # fmt: skip
 
     def versions(self) -> dict[Version, Model]:
         """Versions that tasks in training or held updates started from or were sent."""
@@ -216,6 +223,10 @@ class GlobalModel:
 
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
         """The next version, and why it must not be published, if so."""
+        layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
+        set_apart = policy != "follow" and layout.parameters < layout.values
+        # The step may be written over an update, so this comes first.
+        buffers = _mean_buffers(updates, self.model) if set_apart and policy == "mean" else 0.0
         step = self._step(updates, command)
         reason, name = None, "step"
         if self.step_memories and command.server_step:
@@ -226,11 +237,10 @@ class GlobalModel:
                 name = "transformed step"
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
-        layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
         _check_step(step, values, self._algorithm)
-        if policy != "follow" and layout.parameters < layout.values:
+        if set_apart:
             # Server steps must not change buffers, so these are set afterwards: to the mean, or not at all.
-            step[layout.parameters :] = _mean_buffers(updates, self.model) if policy == "mean" else 0.0
+            step[layout.parameters :] = buffers
         integers, shared = self.model.integers, self.model.shared
         if layout.integers and policy not in UNSENT:
             integers = max(reversed(updates), key=lambda u: u.task.arrival).integers

@@ -370,9 +370,15 @@ def _reach(model: Model, updates: Sequence[Update]) -> float:
     The way of an update leads from the current version to where its task ended.
     """
     d = model.layout.parameters
-    ways = [u.delta[:d].norm() + (u.base.values[:d] - model.values[:d]).norm() for u in updates]
+    ways = [_length(u, d) + (u.base.values[:d] - model.values[:d]).norm() for u in updates]
     own, *read = read_numbers([model.values[:d].norm(), *ways])
     return max(OF_MODEL * own, sum(read))
+
+
+def _length(update: Update, parameters: int) -> Tensor:
+    """The norm of an update's parameters; the step may have been written over it if its norms are known."""
+    known = update.norms
+    return update.delta[:parameters].norm() if known is None else update.delta.new_tensor(known[PARTS[0]])
 
 
 def norms_of(result: LocalResult, layout: Layout) -> dict[str, float]:

@@ -114,7 +114,10 @@ class Model(msgspec.Struct, frozen=True):
 
     def digest(self) -> str:
         """SHA-256 of the values and the integers, in hexadecimal digits."""
-        return sha256(self.values.cpu().numpy().tobytes() + self.integers.cpu().numpy().tobytes()).hexdigest()
+        digest = sha256()
+        for vector in (self.values, self.integers):
+            digest.update(vector.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Write this model into a module, whose other tensors stay, and return it.

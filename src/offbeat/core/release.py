@@ -161,3 +161,21 @@ class EachUpdate(MadeAtOnce):
 
     def skip(self, command: Aggregate) -> None:
         """Nothing is kept of versions that are not made."""
+
+
+class EachUpdateInPlace(EachUpdate):
+    """Each update by itself, for a driver that needs none after its version: the step may take its memory.
+
+    The guard needs the norms of the updates then, which such a driver gives with them.
+    """
+
+    def step(
+        self,
+        updates: Sequence[Update],
+        aggregator: Aggregator,
+        model: Model,
+        memory: Tensors,
+        command: Aggregate,
+    ) -> Tensor:
+        """The aggregator's step, which may be in the memory of the first update."""
+        return aggregator.step_in_place(updates, model, memory)

@@ -54,6 +54,8 @@ class ServerChannel(Protocol):
     async def forward(self, put: Put) -> None:
         """Pass every message to `put` as it comes; while too many are unprocessed, read no more.
 
+        The tensors of a message are the receiver's, which may write to them.
+
         Raises `ChannelClosedError` at the end of the connection.
         """
 

@@ -16,6 +16,7 @@ from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import GUARD_RULE, Guard, UpdateGuard
 from offbeat.core.guard_rule_1 import UpdateGuardRule1
 from offbeat.core.layout import Layout
+from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.server import Server
 from offbeat.runs.damage import reading
@@ -83,8 +84,9 @@ def restore_model(
             continue
         fresh = base(task.fresh) if task.fresh is not None else None
         tensors.updates[number] = Update(
-            task, base(version), delta, integers, metrics, lr, saved.get("shared"), fresh
-        )
+            task, base(version), delta, integers, metrics, lr, saved.get("shared"), fresh,
+            norms=tensors.measured(LocalResult(delta, integers, shared=saved.get("shared"))).norms,
+        )  # fmt: skip
 
 
 def recorded_rule(record: RunRecord) -> int:

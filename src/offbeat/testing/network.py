@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from offbeat.net.messages import Register
+from msgspec.structs import replace
+from torch import Tensor
+
+from offbeat.net.messages import Register, UpdateSubmission
 from offbeat.net.transport import ChannelClosedError, ClientChannel, OnChannel, Put, ServerChannel
 
 __all__ = ["Faults", "MemoryNetwork"]
@@ -109,17 +112,24 @@ class _Channel:
                 faults.cuts += 1
                 if faults.rng.random() < 0.5:
                     # The message arrives, but its sender cannot know.
-                    self._out.put_nowait(message)
+                    self._out.put_nowait(_sent(message))
                 break
-            self._out.put_nowait(message)
+            self._out.put_nowait(_sent(message))
             if (
                 faults.duplicate
                 and faults.rng.random() < faults.duplicate
                 and not isinstance(message, Register)
             ):
                 faults.duplicates += 1
-                self._out.put_nowait(message)
+                self._out.put_nowait(_sent(message))
         self._queues.close()
+
+
+def _sent(message: Any) -> Any:
+    """A message as it arrives: an update in memory of its own, to which the server may write."""
+    if isinstance(message, UpdateSubmission) and isinstance(message.delta, Tensor):
+        return replace(message, delta=message.delta.clone())
+    return message
 
 
 class MemoryNetwork:

@@ -22,13 +22,13 @@ def weighted_sum(vectors: Sequence[Tensor], weights: Sequence[float], out: Tenso
     Args:
         vectors: v_i, all of one size.
         weights: c_i, as many.
-        out: where the sum goes; none of the vectors.
+        out: where the sum goes; none of the vectors but the first.
 
     Returns:
         `out`, or a fresh tensor.
     """
-    if out is None and in_chunks(vectors[0]):
-        return map_chunks(lambda part, *parts: weighted_sum(parts, weights, part), *vectors)
+    if in_chunks(vectors[0]):
+        return map_chunks(lambda part, *parts: _sum(parts, weights, part), *vectors, out=out)
     return _sum(vectors, weights, out)
 
 
@@ -40,24 +40,38 @@ def _sum(vectors: Sequence[Tensor], weights: Sequence[float], out: Tensor | None
 
 
 def weighted_steps(
-    deltas: Sequence[Tensor], weights: Sequence[float], starts: Sequence[Tensor], origin: Tensor
+    deltas: Sequence[Tensor],
+    weights: Sequence[float],
+    starts: Sequence[Tensor],
+    origin: Tensor,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Σ c_i (start_i + Δ_i − origin) in a fresh tensor: Σ c_i Δ_i first, then Σ c_i (start_i − origin).
+    """Σ c_i (start_i + Δ_i − origin): Σ c_i Δ_i first, then Σ c_i (start_i − origin).
 
     A start that is `origin` itself adds nothing and costs nothing.
+
+    Args:
+        deltas: Δ_i, all of one size.
+        weights: c_i, as many.
+        starts: start_i, as many.
+        origin: What is subtracted of each.
+        out: where the sum goes; of the vectors it may be the first Δ only.
+
+    Returns:
+        `out`, or a fresh tensor.
     """
     moved = [(start, c) for start, c in zip(starts, weights, strict=True) if start is not origin]
     if not in_chunks(origin):
-        return _steps(deltas, weights, moved, origin)
+        return _steps(deltas, weights, moved, origin, out)
     if not moved and len(deltas) == 1 and is_short(origin):
         # One operation is one pass anyway.
-        return scaled(deltas[0], weights[0], POOL.like(origin))
+        return scaled(deltas[0], weights[0], POOL.like(origin) if out is None else out)
     n, late = len(deltas), [c for _, c in moved]
 
     def add(out: Tensor | None, origin: Tensor, *parts: Tensor) -> Tensor:
         return _steps(parts[:n], weights, zip(parts[n:], late, strict=True), origin, out)
 
-    return map_chunks(add, origin, *deltas, *[start for start, _ in moved])
+    return map_chunks(add, origin, *deltas, *[start for start, _ in moved], out=out)
 
 
 def _steps(

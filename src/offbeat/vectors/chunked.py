@@ -23,21 +23,22 @@ def is_short(vector: Tensor) -> bool:
     return vector.numel() < LONG
 
 
-def map_chunks(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
+def map_chunks(body: Callable[..., Tensor], *vectors: Tensor, out: Tensor | None = None) -> Tensor:
     """The vector whose chunks `body(out, *chunks)` makes.
 
     Args:
         body: writes a chunk to `out`, or to a new tensor where `out` is None, and returns it.
         vectors: one or more, all of one size.
+        out: Where they go; None means a new tensor.
 
     Returns:
-        A new tensor.
+        `out`, or the new tensor.
     """
     if not in_chunks(vectors[0]):
-        return body(None, *vectors)
-    out = POOL.like(vectors[0])
-    for_each_chunk(body, out, *vectors)
-    return out
+        return body(out, *vectors)
+    whole = POOL.like(vectors[0]) if out is None else out
+    for_each_chunk(body, whole, *vectors)
+    return whole
 
 
 def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:

@@ -293,7 +293,7 @@ NOT_SAVED = {
     Driver: {
         "seeds": "drawn anew, those of releases are in secrets.db",
         "tensors": "in the checkpoint",
-        "effects": "taken before a checkpoint",
+        "effects": "taken before a checkpoint", "log_update": "the store's",
         "ending": "follows from the limits and what is saved",
         "stopped": "follows from the limits and what is saved",
         "helpers": "a run with helpers has no snapshots",

@@ -398,7 +398,14 @@ def test_a_small_update_is_in_the_database_and_a_large_one_in_the_file(
     assert (tmp_path / "large" / UPDATES).stat().st_size > 2000
 
 
-@pytest.mark.parametrize("where", ["file", "database"])
+FULL = {
+    "file": "offbeat.net.server.state_files.UpdateLog.append",
+    "file's end": "offbeat.net.server.state_files.UpdateLog.sync",
+    "database": "offbeat.runs.store._put_meta",
+}
+
+
+@pytest.mark.parametrize("where", FULL)
 def test_a_full_disk_stops_before_anything_is_said(
     where: str, learner: ob.TorchLearner, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,22 +415,19 @@ def test_a_full_disk_stops_before_anything_is_said(
     state = DurableStore(tmp_path / "d", coordinator, META)
 
     def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device") if where == "file" else sqlite3.OperationalError("full")
+        raise sqlite3.OperationalError("full") if where == "database" else OSError(28, "No space left")
 
     for row in (row for row in rows if row.kind == "event"):
-        outcome = play.event(row)
-        if outcome.updates:
-            with monkeypatch.context() as broken, room_for(0 if where == "file" else 2**25):
-                if where == "file":
-                    broken.setattr("offbeat.net.server.state_files.UpdateLog.sync", full)
-                else:
-                    broken.setattr("offbeat.runs.store._put_meta", full)
+        if row.name == "arrived":
+            with monkeypatch.context() as broken, room_for(2**25 if where == "database" else 0):
+                broken.setattr(FULL[where], full)
                 with pytest.raises(
                     RunError, match=r"cannot write .*No acknowledged update is lost"
                 ) as failed:
-                    state.commit(outcome)
+                    state.commit(play.event(row))
                 assert "Errno" not in str(failed.value)
             break
+        outcome = play.event(row)
         state.commit(outcome)
         play.deliver(outcome)
     state.abandon("failed")

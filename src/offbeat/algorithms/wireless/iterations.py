@@ -206,13 +206,20 @@ class AgeWeighted(SumOnly):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the weighted mean of the models: nothing of the global model stays."""
+        return self._step(updates, model)
+
+    def step_in_place(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step, in place of the first Δ."""
+        return self._step(updates, model, updates[0].delta)
+
+    def _step(self, updates: Sequence[Update], model: Model, out: Tensor | None = None) -> Tensor:
         ages = updates[0].note.get("ages") or [u.task.staleness for u in updates]
         power = AgeWeight(self.gamma)
         weights = [u.task.samples * power(a) for u, a in zip(updates, ages, strict=True)]
         if not any(weights):
             # The powers are too small for floating point. Only the differences of the ages count.
             weights = [u.task.samples * power(a - min(ages)) for u, a in zip(updates, ages, strict=True)]
-        return toward_models(updates, shares(weights), model)
+        return toward_models(updates, shares(weights), model, out)
 
     def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
         """min(1, n_i / n̂) γ^{a_i}."""

@@ -41,7 +41,7 @@ from offbeat.core.privacy.noise import NOISE_RULE, banded_noise, noise_of_rule
 from offbeat.core.privacy.privacy_options import Noise, Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.sums import Integers, SumGrid, clipped, largest_weight
-from offbeat.core.release import Check, EachUpdate, MadeAtOnce, Release
+from offbeat.core.release import Check, EachUpdateInPlace, MadeAtOnce, Release
 from offbeat.core.server import UNSEEN
 
 LEAST_SIGMA = 10_000
@@ -474,5 +474,5 @@ def release_of(plan: ReleasePlan | None, seeds: ReleaseSeeds) -> Release:
         seeds: Where their randomness comes from.
     """
     if plan is None:
-        return EachUpdate()
+        return EachUpdateInPlace()
     return SummedUpdates(plan, seeds) if plan.privacy.secure is None else AwaitedSums(plan, seeds)

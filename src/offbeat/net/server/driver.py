@@ -20,7 +20,9 @@ Rules
    lines of the log.
 7. While recorded events are repeated, `engine.record` checks rows in place of entering them in `effects`,
    and `engine.tensors` is None where no tensor is to be touched. `replay` puts both back, whatever happens.
-8. `collapse` hears of a rollback when it is made, so nothing that it counts in a row goes on across one.
+8. An update is logged before its event is applied, which may make a version in the update's memory. Nobody
+   reads the update's values afterwards.
+9. `collapse` hears of a rollback when it is made, so nothing that it counts in a row goes on across one.
    Repeated events do not tell it: who has it judge the recorded evaluations again tells it of the rollbacks.
 """
 
@@ -30,6 +32,7 @@ from functools import partial
 from math import inf
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
 from offbeat.core.engine import SavedEngine
@@ -68,7 +71,7 @@ from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.deadlines import Deadlines
-from offbeat.net.server.effects import Effects, Evaluation
+from offbeat.net.server.effects import Effects, Evaluation, LoggedUpdate
 from offbeat.net.server.leases import Leases
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_directions import SiteDirections
@@ -106,6 +109,7 @@ class Driver:
         leases: The leases of the sites.
         deadlines: The deadlines of the tasks in training.
         helpers: The run's helpers.
+        log_update: Writes an update so that a commit can make it durable; by default a copy is kept.
         directions: Direction and size of each site's updates.
         collapse: Judges the evaluations of versions.
         client_evaluations: The evaluations at the sites; None means that there are none.
@@ -130,6 +134,7 @@ class Driver:
         self.leases = Leases(self.registry.by_client, options.lease)
         self.deadlines = Deadlines(self.registry, self.server, options.task_timeout)
         self.effects = Effects()
+        self.log_update: Callable[[TaskId, LocalResult], LoggedUpdate] = _copied
         self.ending: str | None = None
         self.stopped: str | None = None
         self.began = inf
@@ -256,6 +261,7 @@ class Driver:
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
                 if result is not None and result is not DAMAGED:
                     assert isinstance(event, Arrived)
+                    result = self.tensors.measured(result)
                     self.tensors.admit(event.client, event.task, event.steps, result)
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = GoodVersion(event.to, partial(load_version, event.to))
@@ -402,3 +408,8 @@ class Driver:
         """The current version, to be evaluated."""
         engine, tensors, arrived = self.engine, self.tensors, self.server.counts["arrived"]
         return Evaluation(now, tensors.version, arrived, engine.bytes_up, engine.bytes_down, tensors.model)
+
+
+def _copied(_: TaskId, result: LocalResult) -> LocalResult:
+    """An update whose values stay."""
+    return replace(result, delta=result.delta.clone())

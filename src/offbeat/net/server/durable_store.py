@@ -11,7 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
-from offbeat.net.server.effects import Effects, SiteRow
+from offbeat.net.server.effects import Effects, LoggedUpdate, SiteRow
 from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
@@ -146,6 +146,7 @@ class DurableStore:
                 store.best = BestModel(named, directory, _evaluated(directory))
             on_error.callback(self.mirror.end, StateFiles.close)
             self.checkpoint(coordinator)
+            coordinator.driver.log_update = self._log_update
             on_error.pop_all()
 
     def commit(self, *batches: Effects) -> None:
@@ -154,9 +155,31 @@ class DurableStore:
         Raises:
             RunError: They cannot be written; then none of them is durable.
         """
-        try:
+        with self._saying_what_to_do():
             self._on_both(_committing(self._commit_of(batches)))
             self.audit.written()
+
+    def _log_update(self, task: TaskId, result: LocalResult) -> bytes | None:
+        """Write an update, which the commit of its event makes durable; returns its bytes if it is small.
+
+        Raises:
+            RunError: It cannot be written.
+        """
+        tensors = _update_tensors(task, result)
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        self._logged += size
+        if size <= SMALL and self._small + size <= MOST_SMALL:
+            self._small += size
+            return pack_tensors(tensors)
+        with self._saying_what_to_do():
+            self._write_both(lambda files: files.log(task, tensors))
+        return None
+
+    @contextmanager
+    def _saying_what_to_do(self) -> Iterator[None]:
+        """Raise what cannot be written as a `RunError` for an operator."""
+        try:
+            yield
         except DamageError:
             raise
         except (OSError, RunError) as error:
@@ -172,11 +195,15 @@ class DurableStore:
         view = self.mirror.view
         return "" if view is None or view.problem else f", or serve the mirror, with --state {view.directory}"
 
-    def _on_both(self, act: Act) -> None:
+    def _write_both(self, act: Act) -> None:
         """Write to the directory and to its mirror at the same time; returns when both have it."""
         written = self.mirror.write(act)
         act(self._files)
         written()
+
+    def _on_both(self, act: Act) -> None:
+        """Write to both, and record what has become of the mirror."""
+        self._write_both(act)
         self._tell_mirror()
 
     def _tell_mirror(self) -> None:
@@ -193,7 +220,6 @@ class DurableStore:
         """What makes the effects durable."""
         rows = [row for effects in batches for row in effects.rows]
         self._rows += len(rows)
-        updates = {task: update for effects in batches for task, update in effects.updates.items()}
         sites = [site for effects in batches for site in effects.sites.values()]
         clients: list[Key] = [site.client for site in sites]
         return Commit(
@@ -207,7 +233,7 @@ class DurableStore:
             good=[effects.good for effects in batches if effects.good is not None],
             seeds=[seed for effects in batches for seed in effects.seeds],
             sums=[own for effects in batches for own in effects.sums],
-            updates={task: self._packed(task, result) for task, result in updates.items()},
+            updates={task: _packed(own) for effects in batches for task, own in effects.updates.items()},
             statements=[*_register(sites), (INSERT, self.audit.take())],
             meta=batches[-1].meta,
             changed={"sites": clients, "clients": clients},
@@ -221,16 +247,6 @@ class DurableStore:
                 complete = self.complete(model)
                 best.keep(metric, complete)
                 yield metric, complete
-
-    def _packed(self, task: TaskId, result: LocalResult) -> bytes | Tensors:
-        """An update, packed if it is small."""
-        tensors = _update_tensors(task, result)
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        self._logged += size
-        if size <= SMALL and self._small + size <= MOST_SMALL:
-            self._small += size
-            return pack_tensors(tensors)
-        return tensors
 
     def write_audit(self) -> None:
         """Make the audit's rows durable, where no other commit does. Raises `RunError`."""
@@ -310,6 +326,11 @@ class DurableStore:
 
 def _committing(commit: Commit) -> Act:
     return lambda files: files.commit(commit)
+
+
+def _packed(update: LoggedUpdate) -> bytes | None:
+    assert not isinstance(update, LocalResult), "the store logs the updates of its own coordinator"
+    return update
 
 
 def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnapshots) -> None:

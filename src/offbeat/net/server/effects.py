@@ -42,6 +42,10 @@ class DoneEvaluation(Struct, frozen=True):
     clients: ClientResults
 
 
+LoggedUpdate = LocalResult | bytes | None
+"""An update as a commit gets it: its bytes if it is small, None if the file of large updates has it. Where
+nothing is written, it is a copy of the update."""
+
 Measurements = list[tuple[Evaluation, Metrics]]
 
 
@@ -52,7 +56,8 @@ class Effects(Struct):
     the `messages` (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are
     ended. `meta` are the entries of the run's table `meta` as of then; `evaluated` are the global models that
     `metrics` are of, one for each. `good` is what a rollback in `rows` goes back to, and `seeds` and `sums`
-    are those of the releases in `rows`, to be made durable before them.
+    are those of the releases in `rows`, to be made durable before them. `updates` are as `Driver.log_update`
+    has left them.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -62,7 +67,7 @@ class Effects(Struct):
     good: GoodVersion | None = None
     seeds: list[ReleaseSeed] = field(default_factory=list)
     sums: list[ReleaseSum] = field(default_factory=list)
-    updates: dict[TaskId, LocalResult] = field(default_factory=dict)
+    updates: dict[TaskId, LoggedUpdate] = field(default_factory=dict)
     sites: dict[str, SiteRow] = field(default_factory=dict)
     messages: list[tuple[str, FromServer]] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)

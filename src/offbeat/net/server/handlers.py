@@ -410,7 +410,7 @@ class MessageHandler:
         """Take an update in."""
         self.breaker.record_success(site.name)
         self._send(site.name, UpdateAck(task.id, accepted=True))
-        self._driver.effects.updates[task.id] = result
+        self._driver.effects.updates[task.id] = self._driver.log_update(task.id, result)
         self._driver.apply(now, Arrived(site.client, task.id, steps, result.metrics), result)
 
     @property

@@ -43,10 +43,9 @@ class SiteDirections:
 
     def __init__(self, parameters: int) -> None:
         self._ways: dict[ClientId, _Way] = {}
-        self.coordinates = np.arange(parameters)
-        if parameters > COORDINATES:
-            rng = np.random.Generator(np.random.Philox(0))
-            self.coordinates = rng.integers(0, parameters, COORDINATES)
+        rng = np.random.Generator(np.random.Philox(0))
+        few = parameters <= COORDINATES
+        self.coordinates = np.arange(parameters) if few else rng.integers(0, parameters, COORDINATES)
 
     def add(self, client: ClientId, values: npt.NDArray[np.float32], steps: int) -> None:
         """Count an accepted update.

@@ -46,7 +46,7 @@ class Commit(Struct, frozen=True):
     """What is made durable at once.
 
     Attributes:
-        updates: Each update: packed if it is small, else its tensors.
+        updates: Each update: packed if it is small; None means that `StateFiles.log` has written it.
         best: Evaluations that were better than all before, with their versions, complete.
         good: Versions that a rollback goes back to.
         statements: Other statements of the transaction.
@@ -59,7 +59,7 @@ class Commit(Struct, frozen=True):
     good: list[GoodVersion]
     seeds: list[ReleaseSeed]
     sums: list[ReleaseSum]
-    updates: dict[TaskId, bytes | Tensors]
+    updates: dict[TaskId, bytes | None]
     statements: list[Statement]
     meta: dict[str, Any]
     changed: dict[str, list[Key]] = field(default_factory=dict)
@@ -90,6 +90,8 @@ class StateFiles:
     ) -> None:
         self.store, self.directory, self.mirrors = store, store.directory, mirrors
         self.keep = keep
+        # Where the large updates are that no commit has made durable yet.
+        self._logged: dict[TaskId, tuple[int, int]] = {}
         with ExitStack() as on_error:
             try:
                 self._log = UpdateLog(self.directory)
@@ -98,6 +100,13 @@ class StateFiles:
             on_error.callback(self._log.close)
             self.secrets = open_secrets(self.directory, release)
             on_error.pop_all()
+
+    def log(self, task: TaskId, update: Tensors) -> None:
+        """Write a large update, which a commit makes durable. Any thread may call it while another commits.
+
+        Raises `OSError`.
+        """
+        self._logged[task] = self._log.append(update)
 
     def commit(self, commit: Commit) -> None:
         """Make a commit durable. Raises `RunError` or `OSError`; then none of it is."""
@@ -108,25 +117,24 @@ class StateFiles:
             self.store.write_version(good)
         self.secrets.add(commit.seeds, commit.sums)
         logged: Statement = (
-            f"INSERT OR REPLACE INTO {NEWEST} VALUES (?, ?, ?, ?)", self._write_updates(commit.updates)
+            f"INSERT OR REPLACE INTO {NEWEST} VALUES (?, ?, ?, ?)", self._rows_of(commit.updates)
         )  # fmt: skip
         for row in commit.rows:
             self.store.row(row)
         for metric, clients in commit.metrics:
             self.store.metric(metric, clients)
         self.store.flush(commit.meta | self._told(), [logged, *commit.statements], commit.changed)
+        for task in commit.updates:
+            self._logged.pop(task, None)
 
-    def _write_updates(self, updates: Mapping[TaskId, bytes | Tensors]) -> list[Logged]:
-        """Write the large ones to the file; returns the rows of all, for the transaction."""
-        rows: list[Logged] = []
-        for task, update in updates.items():
-            if isinstance(update, bytes):
-                rows.append((task, update, None, None))
-            else:
-                rows.append((task, None, *self._log.append(update)))
-        if any(tensors is None for _, tensors, _, _ in rows):
+    def _rows_of(self, updates: Mapping[TaskId, bytes | None]) -> list[Logged]:
+        """The rows of updates, for the transaction; what the file has of them is durable then."""
+        if any(update is None for update in updates.values()):
             self._log.sync()
-        return rows
+        return [
+            (task, None, *self._logged[task]) if update is None else (task, update, None, None)
+            for task, update in updates.items()
+        ]
 
     def _told(self) -> dict[str, Any]:
         """In a mirror, which rows were durable in both directories before this commit: all before it."""
