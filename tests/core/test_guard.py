@@ -227,6 +227,28 @@ def test_it_goes_on_from_its_state_as_json() -> None:
     assert guard.save() == again.save()
 
 
+def with_values(*values: float) -> Model:
+    return Model(LAYOUT, torch.tensor(values), torch.zeros(0, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(("restored", "looked_at"), [(False, False), (True, True)])
+def test_parameters_are_looked_at_where_no_bound_is_known(restored: bool, looked_at: bool) -> None:
+    guard = new()
+    if restored:
+        guard.restore(guard.save())
+    reason = guard.check_version(with_values(float("nan"), 0.0, 0.0, 0.0))
+    assert (reason == "its values are not finite") is looked_at
+    assert guard.check_version(with_values(1.0, 0.0, 0.0, 0.0)) is None
+
+
+@pytest.mark.parametrize("initial", [3e38, float("nan"), float("inf")])
+def test_versions_of_a_model_near_the_largest_number_are_looked_at(initial: float) -> None:
+    guard = new(initial=with_values(initial, 0.0, 0.0, 0.0))
+    for _ in range(2):
+        assert guard.check_version(with_values(3e38, 3e38, 0.0, 0.0)) is None
+        assert guard.check_version(with_values(float("inf"), 0.0, 0.0, 0.0)) == "its values are not finite"
+
+
 @pytest.mark.parametrize("factor", [1.0, 0.0, -1.0, float("nan"), float("inf")])
 def test_a_factor_out_of_range_is_refused(factor: float) -> None:
     with pytest.raises(ob.UsageError, match="factor"):

@@ -250,8 +250,8 @@ class GlobalModel:
             reason = reason or self.guard.check_step(step, self.model, command.version, updates, name)
         self.domains.repair(step.add_(values), values)
         model = Model(layout, step, integers, shared)
-        if self.guard is not None and reason is None and not all_finite((model.values, shared)):
-            reason = "its values are not finite"
+        if self.guard is not None:
+            reason = reason or self.guard.check_version(model)
         return model, reason
 
     def _step(self, updates: Sequence[Update], command: Aggregate) -> Tensor:

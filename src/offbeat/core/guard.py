@@ -23,22 +23,23 @@ The rules, in order:
    learn.
 
 A new version is checked too: its values, and what its aggregation has changed in the memories of the parts,
-must be finite. The norm of its step, before the server steps and after, may be at most `OF_STEPS` times as
-much as an update's: sums, momentum and a rule of one's own may take bounded updates far. The norm divided by
-the number of updates may be that instead: where updates are summed, as FedCompass does, a group of a hundred
-honestly goes a hundred times as far as one. A step always passes that is no longer than the ways of its
-updates together, since these have been checked: where clients have very unequal numbers of samples, most
-steps may be a thousandth of the largest. So does one of at most `OF_MODEL` times the model's own norm:
-FedAT's slow tiers go as far at once as the model has gone since they last did. Each client of an accepted
-step has a vote; refused steps have none. If a step is refused, the aggregation is skipped, and the version
-has the content of the one before.
+must be finite. Parameters need not be looked at while the norms of the initial model and of all steps
+together are far from the largest number. The norm of its step, before the server steps and after, may be at
+most `OF_STEPS` times as much as an update's: sums, momentum and a rule of one's own may take bounded updates
+far. The norm divided by the number of updates may be that instead: where updates are summed, as FedCompass
+does, a group of a hundred honestly goes a hundred times as far as one. A step always passes that is no longer
+than the ways of its updates together, since these have been checked: where clients have very unequal numbers
+of samples, most steps may be a thousandth of the largest. So does one of at most `OF_MODEL` times the model's
+own norm: FedAT's slow tiers go as far at once as the model has gone since they last did. Each client of an
+accepted step has a vote; refused steps have none. If a step is refused, the aggregation is skipped, and the
+version has the content of the one before.
 
 The guard bounds one update. Attackers who stay below that bound are a matter of robust aggregation, and of
 the rollback of deployed runs.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Annotated, Any, Protocol
 
 from pydantic import Field
@@ -59,6 +60,8 @@ GUARD_RULE = 4
 
 FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 1.5
 OF_STEPS, OF_BUFFERS, OF_MODEL = 3.0, 30.0, 2.0
+# Far below the largest float32, so that no rounding of norms matters.
+_SAFE = 1e30
 # Number of refusals in a row that the guard remembers.
 _REMEMBERED = 1000
 
@@ -111,6 +114,9 @@ class Guarding(Protocol):
         self, step: Tensor, model: Model, version: Version, updates: Sequence[Update], name: str = "step"
     ) -> str | None:
         """Check the step to a new version; why that must not be published, or None."""
+
+    def check_version(self, model: Model) -> str | None:
+        """Check the values of a new version whose step may be published; why they must not, or None."""
 
     def roll_back(self, to: Version) -> None:
         """The model is that of an earlier version again."""
@@ -172,6 +178,8 @@ class UpdateGuard:
         self.options, self.clients, self._looks = options, clients, looks
         self.poisoned: str | None = None
         self._size = 1 + float(initial.values.norm())
+        # No parameter of any version is larger. NaN or infinite where that is not known.
+        self._largest = self._size
         self._norms: dict[str, ClientNorms] = {}
         self._streak = RefusalStreak(clients)
         self._condemned: set[TaskId] = set()
@@ -183,6 +191,7 @@ class UpdateGuard:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
+        self._largest = inf
         self._streak.refused = list(state["refused"])
         self._norms = {
             part: ClientNorms.read(self.clients, own, self._looks) for part, own in state["norms"].items()
@@ -293,7 +302,7 @@ class UpdateGuard:
         Returns:
             Why the version must not be published; None means that it may be.
         """
-        norm = float(vector_norm(step[: model.layout.parameters]))
+        norm = float(vector_norm(_parameters(step, model.layout)))
         if norm == 0.0:
             return None
         own = {name: norm, f"{name} per update": norm / len(updates)}
@@ -303,6 +312,24 @@ class UpdateGuard:
         for client in list(dict.fromkeys(u.task.client for u in updates))[:QUORUM]:
             for part, n in own.items():
                 self._of(part).accept(client, version, n)
+        self._largest += norm
+        return None
+
+    def check_version(self, model: Model) -> str | None:
+        """Check the values of a new version whose step may be published.
+
+        Args:
+            model: The version.
+
+        Returns:
+            Why it must not be published; None means that it may be.
+        """
+        unknown = not self._largest <= _SAFE
+        looked_at = model.values if unknown else model.values[model.layout.parameters :]
+        if not all_finite((looked_at, model.shared)):
+            return NOT_FINITE
+        if unknown:
+            self._largest = float(_parameters(model.values, model.layout).norm())
         return None
 
     def roll_back(self, to: Version) -> None:
@@ -355,6 +382,8 @@ class UpdateGuard:
 
 PARTS = ("parameters", "buffers", "shared vector")
 """Names of the parts of an update."""
+NOT_FINITE = "its values are not finite"
+"""Why a version with such values is not published."""
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -381,12 +410,17 @@ def _length(update: Update, parameters: int) -> Tensor:
     return update.delta[:parameters].norm() if known is None else update.delta.new_tensor(known[PARTS[0]])
 
 
+def _parameters(vector: Tensor, layout: Layout) -> Tensor:
+    """The parameters in a vector of values, without the time that a view takes where these are all."""
+    return vector if layout.parameters == layout.values else vector[: layout.parameters]
+
+
 def norms_of(result: LocalResult, layout: Layout) -> dict[str, float]:
     """The norms of an update's parts, by name, which are held against the usual ones.
 
     They are finite only if all values are; those of finite values may overflow.
     """
-    parts = {PARTS[0]: result.delta[: layout.parameters]}
+    parts = {PARTS[0]: _parameters(result.delta, layout)}
     if layout.values > layout.parameters:
         parts[PARTS[1]] = result.delta[layout.parameters :]
     if result.shared is not None:

@@ -30,7 +30,16 @@ from torch import Tensor
 
 from offbeat.core.algorithm import Update
 from offbeat.core.events import ClientId, TaskId, Version
-from offbeat.core.guard import FIRST, OF_MODEL, OF_STEPS, Guard, RefusalStreak, norms_of
+from offbeat.core.guard import (
+    FIRST,
+    NOT_FINITE,
+    OF_MODEL,
+    OF_STEPS,
+    Guard,
+    RefusalStreak,
+    all_finite,
+    norms_of,
+)
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 
@@ -144,6 +153,10 @@ class UpdateGuardRule1:
         if isfinite(norm) and norm <= OF_MODEL * float(model.values[: model.layout.parameters].norm()):
             return None
         return share and whole
+
+    def check_version(self, model: Model) -> str | None:
+        """Check that all values of a new version are finite."""
+        return None if all_finite((model.values, model.shared)) else NOT_FINITE
 
     def roll_back(self, to: Version) -> None:
         """Count none of the updates that were refused: the model was at fault."""

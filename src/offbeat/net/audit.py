@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
+from math import inf
 from threading import Lock
 from typing import Any, Protocol
 
@@ -128,6 +129,8 @@ class AuditLog:
         # When the first of the lines came, in seconds.
         self._since = 0.0
         self._repeated: dict[tuple[str, ...], Repeated] = {}
+        # No window of these is over before, in seconds.
+        self._first_end = inf
         self._tokens: dict[str, set[str]] = {}
         self._told = clock()
         self._closed = False
@@ -160,6 +163,7 @@ class AuditLog:
             key = self._key(actor, event, status)
             if (found := self._repeated.get(key)) is None:
                 self._repeated[key] = Repeated(actor, dict(event), status, now + WINDOW, WINDOW)
+                self._first_end = min(self._first_end, now + WINDOW)
                 self._append(actor, dict(event), status)
             else:
                 found.count += 1
@@ -192,9 +196,9 @@ class AuditLog:
     def due(self, seconds: float) -> bool:
         """Whether a row has waited for a number of seconds."""
         # Every batch of messages asks this, so it must be fast.
-        if not (self._lines or self._repeated):
-            return False
         now = self._clock()
+        if not self._lines and now < self._first_end:
+            return False
         with self._lock:
             self._end_windows(now)
             return bool(self._lines) and now - self._since >= seconds
@@ -258,6 +262,8 @@ class AuditLog:
         Who was silent in one is forgotten, but not while there are more sources than are told apart: each of
         them would have a row of its own.
         """
+        if now < self._first_end:
+            return
         crowded = {key[0] for key in self._repeated if key[-1] == _OTHERS}
         for key, repeat in list(self._repeated.items()):
             if repeat.until > now:
@@ -269,6 +275,7 @@ class AuditLog:
             self._append(repeat.actor, {**repeat.event, "count": repeat.count}, repeat.status)
             repeat.count, repeat.window = 0, min(2 * repeat.window, LONGEST_WINDOW)
             repeat.until = now + repeat.window
+        self._first_end = min((repeat.until for repeat in self._repeated.values()), default=inf)
 
     def _append(self, actor: Actor, event: dict[str, Any], status: str) -> None:
         if self._closed:

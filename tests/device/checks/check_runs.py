@@ -157,12 +157,14 @@ def test_large_scores_are_counted_where_they_are(
     assert noted.downloaded < 100
 
 
-def test_an_update_costs_three_waits_and_a_version_two(
-    device: PretendedDevice, learner: ob.TorchLearner
+@pytest.mark.parametrize(("module", "waits"), [(mlp, 2 + 1), (normed, 3 + 2)])
+def test_an_update_costs_two_waits_and_a_version_one_and_each_one_more_with_buffers(
+    device: PretendedDevice, module: Callable[[], nn.Module], waits: int
 ) -> None:
+    learner = digits(module)
     _, noted = both(device, ob.fedasync(steps=4), learner, CALM, evaluate=None, until=ob.Until(tasks=8))
     _, before = both(device, ob.fedasync(steps=4), learner, CALM, evaluate=None, until=ob.Until(tasks=4))
-    assert len(noted.waits) - len(before.waits) == 4 * (3 + 2)
+    assert len(noted.waits) - len(before.waits) == 4 * waits
     assert noted.downloaded - before.downloaded < 4 * 64  # numbers, no vectors
 
 

@@ -10,7 +10,7 @@ It is an estimate from some coordinates of the parameters, and nothing depends o
 begins anew with the server.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -23,9 +23,12 @@ COORDINATES, MEMORY, ENOUGH = 1024, 0.9, 10
 
 @dataclass
 class _Way:
-    """Sums over a site's updates, the older ones with less weight."""
+    """Sums over a site's updates, the older ones with less weight.
 
-    together: npt.NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
+    In double precision no sum of finite updates overflows.
+    """
+
+    together: npt.NDArray[np.float64]
     apart: float = 0.0
     weight: float = 0.0
     count: int = 0
@@ -56,11 +59,12 @@ class SiteDirections:
             steps: Local steps that were done.
         """
         # For so few values NumPy takes a fraction of PyTorch's time.
-        update = np.divide(values, sqrt(steps), dtype=np.float32)
-        way = self._ways.setdefault(client, _Way())
-        with np.errstate(over="ignore"):
-            way.together *= np.float32(MEMORY)
-            way.together = way.together + update
+        update = values.astype(np.float64)
+        update /= sqrt(steps)
+        if (way := self._ways.get(client)) is None:
+            way = self._ways[client] = _Way(np.zeros_like(update))
+        way.together *= MEMORY
+        way.together += update
         way.apart = MEMORY * way.apart + _norm(update)
         way.weight = MEMORY * way.weight + 1
         way.count += 1
@@ -79,5 +83,5 @@ class SiteDirections:
         return {client: mean / usual for client, mean in means.items()} if usual else {}
 
 
-def _norm(vector: npt.NDArray[np.float32]) -> float:
-    return float(np.linalg.norm(vector.astype(np.float64)))
+def _norm(vector: npt.NDArray[np.float64]) -> float:
+    return sqrt(vector @ vector)
