@@ -7,9 +7,9 @@ import pytest
 from matplotlib.image import imread
 
 from offbeat.core.errors import UsageError
-from offbeat.report import palette, write_figures
+from offbeat.report import palette, static, write_figures
 from offbeat.report.figures import file_name, plain
-from tests.report.report_fakes import FakeRun, figure_1, fleet
+from tests.report.report_fakes import FakeRun, figure_1, fleet, reaching
 from tests.sampling import thorough
 
 COMMON = ["accuracy_time", "loss_time", "accuracy_versions", "accuracy_bytes", "staleness", "participation"]
@@ -73,3 +73,13 @@ def test_wrong_usage_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="baseline"):
         write_figures([figure_1()], tmp_path / "figures", baseline="nobody")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("t", "name"), [(10.0, "fast  1.00x"), (None, "fast")])
+def test_a_legend_has_a_relative_time_only_where_there_is_one(
+    t: float | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names: list[str] = []
+    monkeypatch.setattr(static, "wrapped", lambda text: names.append(text) or text)
+    write_figures([reaching("fast", 0, t)], tmp_path, target=0.9, baseline="fast")
+    assert names[0] == name  # of the accuracy against time

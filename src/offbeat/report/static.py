@@ -93,13 +93,13 @@ def write_figures(
 def _curves(drawn: Sequence[curves.Curve], styles: Styles, table: Table) -> Figure:
     goal = drawn[0].measure
     target = table.target if goal == table.measure else None
-    relative = {row.label: relative_text(row) for row in table.rows}
+    relative = {row.label: f"  {relative_text(row)}" for row in table.rows if row.relative is not None}
     show_relative = target is not None and drawn[0].axis == "time"
     title, measure, shown = curves.in_shown_units(drawn)
     # Bands, and a legend inside the axes, would bury many curves.
     crowded = len(drawn) > curves.CURVES_WITH_BANDS
     names = [
-        wrapped(curve.label + (f"  {relative[curve.label]}" if show_relative else "")) for curve in drawn
+        wrapped(curve.label + (relative.get(curve.label, "") if show_relative else "")) for curve in drawn
     ]
     texts = [line for name in names for line in name.splitlines()]
     width = 7.5 + (0.07 * max(map(len, texts)) if crowded else 0.0)
