@@ -4,8 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 # make test-gpu: the tests that need a CUDA GPU.
-.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-hf test-oldest check-wheel check-deploy dist \
-	release-check release-notes docs-version lint docs timelines env clean
+.PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-hf test-oldest test-newest \
+	check-wheel check-deploy dist release-check release-notes docs-version lint docs timelines env clean
 
 env: .venv/installed
 
@@ -100,21 +100,28 @@ test-hf: .venv-hf/installed
 	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check --group release
 	@touch $@
 
-# The oldest version of each dependency that pyproject.toml allows, and of theirs what goes with it. Newer packages
-# deprecate what older ones call, so warnings are no errors here. PyTorch has several gigabytes here.
-.venv-oldest/installed: pyproject.toml .venv-release/installed
-	.venv-release/bin/uv venv --quiet --clear --python $(PYTHON) .venv-oldest
-	.venv-release/bin/uv pip install --quiet --python .venv-oldest/bin/python --resolution lowest-direct \
-		-e ".[digits,net,nifti,pandas,secure,flower,test]" -e ./papers
+# The oldest version of each dependency that pyproject.toml allows, and of theirs what goes with it; and the newest,
+# which an installation without constraints.txt gets. Versions deprecate what others call, so warnings are no errors
+# here. PyTorch has several gigabytes here. Flower is not here: its one version that works bounds the others.
+RESOLUTION_oldest := lowest-direct
+RESOLUTION_newest := highest
+
+.venv-oldest/installed .venv-newest/installed: .venv-%/installed: pyproject.toml .venv-release/installed
+	.venv-release/bin/uv venv --quiet --clear --python $(PYTHON) .venv-$*
+	.venv-release/bin/uv pip install --quiet --python .venv-$*/bin/python --resolution $(RESOLUTION_$*) \
+		-e ".[digits,net,nifti,pandas,secure,test]" -e ./papers
 	@touch $@
 
-OLDEST := tests/core tests/algorithms tests/local tests/models tests/metrics tests/data tests/world tests/sim tests/recipes \
-	tests/runs tests/inference tests/codec
+WITH_OTHERS := -n 3 --dist loadgroup -W default tests/core tests/algorithms tests/local tests/models tests/metrics \
+	tests/data tests/world tests/sim tests/recipes tests/runs tests/inference tests/codec tests/cli
 
 test-oldest: .venv-oldest/installed
-	.venv-oldest/bin/python -m pytest -n 3 --dist loadgroup -W default $(OLDEST)
+	.venv-oldest/bin/pytest $(WITH_OTHERS)
 
-# All of a release that needs no package index, and what remains. SKIP=oldest,pythons leaves out what downloads much.
+test-newest: .venv-newest/installed
+	.venv-newest/bin/pytest $(WITH_OTHERS)
+
+# All of a release that needs no package index, and what remains. SKIP=oldest,newest,pythons leaves out what downloads much.
 REPOSITORY ?=
 SKIP ?=
 
@@ -155,4 +162,4 @@ check-deploy: env
 	deploy/try/helm.sh
 
 clean:
-	rm -rf .venv .venv-ray .venv-hf .venv-release .venv-oldest site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info
+	rm -rf .venv .venv-ray .venv-hf .venv-release .venv-oldest .venv-newest site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info

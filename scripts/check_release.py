@@ -300,7 +300,8 @@ def readme(release: Release) -> str:
         (release.work / f"{package}.html").write_text(page, encoding="utf-8")
     if not any(link.endswith(".png") for link in found["offbeat"]):
         raise FailedError("the page has no picture")
-    return ", ".join(f"{package} has {len(links)} absolute links" for package, links in found.items())
+    counts = ", ".join(f"{len(links)} of {package}" for package, links in found.items())
+    return f"renders; absolute links and pictures: {counts}"
 
 
 # The wheel in use
@@ -392,6 +393,12 @@ def oldest(_: Release) -> str:
     return "make test-oldest passes"
 
 
+def newest(_: Release) -> str:
+    """The tests pass with the newest versions, which an installation from an index gets."""
+    output("make", "test-newest")
+    return "make test-newest passes"
+
+
 def pythons(release: Release) -> str:
     """The wheel runs with each supported Python that is on this machine."""
     ran, absent = [], []
@@ -444,7 +451,7 @@ CHECKS: dict[str, Callable[[Release], str]] = {
     "versions": versions, "citation": citation, "notes": notes, "commits": commits, "workflows": workflows,
     "builds": builds, "metadata": metadata, "contents": contents, "readme": readme, "fresh": fresh,
     "extras": extras, "sbom": sbom, "licences": licences, "audit": audit, "pythons": pythons,
-    "oldest": oldest,
+    "oldest": oldest, "newest": newest,
 }  # fmt: skip
 
 

@@ -6,19 +6,20 @@ import signal
 from collections.abc import Generator, Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.forks import SERVER, start_server
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads leave the processors to other tests
 os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", WANDB_MODE="offline", WANDB_ERROR_REPORTING="false")
 
-# No deadline: what an example takes says more about the machine's load than about the code. The environment
+# No time limit: what an example takes says more about the machine's load than about the code. The environment
 # variable or pytest's --hypothesis-profile chooses; the option wins, as it is read later.
 # The quick run tries the same examples each time, so that a change alone can break it; the thorough run looks
 # for new ones.
-settings.register_profile("default", deadline=None, max_examples=10, derandomize=True)
-settings.register_profile("thorough", deadline=None, max_examples=100)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", UNTIMED, max_examples=10, derandomize=True)
+settings.register_profile("thorough", UNTIMED, max_examples=100)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 

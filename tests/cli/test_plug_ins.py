@@ -1,5 +1,6 @@
 """Commands that other distributions add."""
 
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -54,7 +55,8 @@ def test_a_command_of_another_distribution_is_one_of_ours(
     assert "Count words." in out
     code, out, _ = offbeat("count-words", "--help")
     assert code == 0
-    assert "offbeat count-words [OPTIONS] WORDS..." in out
+    # Versions of typer write an argument in two ways.
+    assert re.search(r"offbeat count-words \[OPTIONS\] (WORDS|\{words\})\.\.\.", out)
     assert "shout" in out
     code, out, errors = offbeat("count-words", "a", "--laud")
     assert (code, out) == (2, "")
@@ -74,7 +76,7 @@ def test_a_command_of_ours_cannot_be_replaced(offbeat: Call, install: Callable[.
         ("raise ImportError('no\\nlibrary')", "plugged_broken:run", "ImportError: no library"),
         ("", "plugged_broken:run", "AttributeError: module 'plugged_broken' has no attribute 'run'"),
         ("", "plugged_nothing:run", "ModuleNotFoundError: No module named 'plugged_nothing'"),
-        ("def run(a: dict): ...", "plugged_broken:run", "RuntimeError: Type not yet supported"),
+        ("run = 3", "plugged_broken:run", "TypeError: 3 is not a callable object"),
     ],
 )  # fmt: skip
 def test_a_command_that_cannot_be_loaded_says_whose_it_is_and_disturbs_no_other(

@@ -1,7 +1,9 @@
 """Commands whose help has its options in sections."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, get_args
 
 from typer.core import TyperCommand
 
@@ -26,10 +28,13 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: Any) -> Any:
         """Read the arguments; refuse an empty path, which would mean the current directory."""
+        # The text of each argument: newer versions of typer make Path(".") of an empty one.
+        texts, _, _ = self.make_parser(ctx).parse_args(list(args))
         rest = super().parse_args(ctx, args)
+        paths = _path_parameters(self.callback)
         for param in self.params:
-            value = ctx.params.get(param.name)
-            if param.type.name == "path" and "" in (value if isinstance(value, list | tuple) else [value]):
+            value = texts.get(str(param.name))
+            if param.name in paths and "" in (value if isinstance(value, list | tuple) else [value]):
                 given = param.opts[0] if param.param_type_name == "option" else param.human_readable_name
                 raise UsageError(f"{given} '' is not allowed: give a path; . is the current directory")
         return rest
@@ -57,6 +62,18 @@ class Command(TyperCommand):
 def sectioned(sections: Sections, groups: Mapping[str, KeyGroup]) -> type[Command]:
     """The class of a command with these sections in its help."""
     return type("SectionedCommand", (Command,), {"sections": sections, "groups": groups})
+
+
+def _path_parameters(function: Callable[..., Any] | None) -> set[str]:
+    """The parameters of a function that are paths; typer's name for a parameter's type changes."""
+    if function is None:
+        return set()
+    parameters = inspect.signature(function, eval_str=True).parameters.values()
+    return {param.name for param in parameters if _names_path(param.annotation)}
+
+
+def _names_path(annotation: Any) -> bool:
+    return annotation is Path or any(map(_names_path, get_args(annotation)))
 
 
 def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:

@@ -13,7 +13,6 @@ from offbeat.codec import TopK
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment
-from offbeat.flower.server import serve as serve_flower
 from offbeat.models.specs import LogisticSpec
 from offbeat.net.messages import Register
 from offbeat.net.server.open_run import open_run
@@ -37,6 +36,13 @@ def complete(algorithm: ob.Algorithm, clients: int = 10, **options: object) -> o
 
 def plan(parameters: int = 100, **options: object) -> ReleasePlan:
     return ReleasePlan(complete(ob.feddyn(), **options), parameters, 10)
+
+
+def serve_in_flower(experiment: Experiment) -> None:
+    pytest.importorskip("flwr")  # an extra that the environments of `make test-oldest` and `test-newest` lack
+    from offbeat.flower.server import serve
+
+    serve(None, experiment, "none")
 
 
 def asking() -> ob.Algorithm:
@@ -110,7 +116,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "least = 3 needs 3 clients, the run begins with 2",
     ),
     "FLOWER": (
-        lambda: serve_flower(None, Experiment(ob.fedbuff(), recipe={"privacy": PRIVATE}), "none"),
+        lambda: serve_in_flower(Experiment(ob.fedbuff(), recipe={"privacy": PRIVATE})),
         "offbeat flower: privacy is not available there",
     ),
     "NO_HELPERS": (
