@@ -220,7 +220,7 @@ class ClientNorms:
     def _vote(self, client: ClientId) -> None:
         if (before := self._votes.pop(client, None)) is not None:
             del self._sorted[bisect_left(self._sorted, before)]
-        self._votes[client] = vote = _median(norm for _, norm in self._accepted[client])
+        self._votes[client] = vote = _median([norm for _, norm in self._accepted[client]])
         insort(self._sorted, vote)
 
     def _forget(self, client: ClientId) -> None:

@@ -324,12 +324,16 @@ class UpdateGuard:
         Returns:
             Why it must not be published; None means that it may be.
         """
-        unknown = not self._largest <= _SAFE
-        looked_at = model.values if unknown else model.values[model.layout.parameters :]
-        if not all_finite((looked_at, model.shared)):
+        layout, unknown = model.layout, not self._largest <= _SAFE
+        looked_at = [model.shared] if layout.shared else []
+        if unknown:
+            looked_at.append(model.values)
+        elif layout.values > layout.parameters:
+            looked_at.append(model.values[layout.parameters :])
+        if not all_finite(looked_at):
             return NOT_FINITE
         if unknown:
-            self._largest = float(_parameters(model.values, model.layout).norm())
+            self._largest = float(_parameters(model.values, layout).norm())
         return None
 
     def roll_back(self, to: Version) -> None:

@@ -7,15 +7,18 @@ earlier versions have none, and are read without it.
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from errno import EINVAL
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, save, save_file
-from torch import Tensor, uint8
+from safetensors.torch import load, save_file
+from torch import Tensor
 from xxhash import xxh3_64
 
 from offbeat.core.layout import Layout
@@ -33,6 +36,13 @@ PRIVATE_PART = re.compile(r"\..+\.[0-9a-f]{8}", re.ASCII)
 """Name of a file that `write_private` has not finished."""
 _SYSTEM_REASON = re.compile(r"I/O error: (.+?) \(os error \d+\)")
 _LENGTH = 8  # bytes at the start of a safetensors file: the length of its header
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8",
+    torch.bool: "BOOL",
+}  # fmt: skip
+"""What safetensors calls the dtypes."""
+_IN_NUMPY = _NAMES.keys() - {torch.bfloat16}
 
 
 def write_tensors(
@@ -97,8 +107,24 @@ def read_model(path: Path, layout: Layout) -> Model:
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
     """Serialize tensors as the bytes of a safetensors file, with a checksum."""
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    return save(contiguous, _signed(contiguous, {}))
+    return b"".join(packed_pieces(tensors))
+
+
+def packed_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of `pack_tensors` in pieces: the head, then the tensors as they lie in memory.
+
+    Safetensors' own function takes several times as long for a small update.
+    """
+    at: int = 0
+    head: dict[str, Any] = {"__metadata__": _signed(tensors, {})}
+    for name, tensor in tensors.items():
+        offsets = [at, at + tensor.nbytes]
+        head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        at = offsets[1]
+    said = json.dumps(head).encode()
+    said += b" " * (-len(said) % 8)
+    yield len(said).to_bytes(_LENGTH, "little") + said
+    yield from (_octets(tensor) for tensor in tensors.values() if tensor.numel())
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
@@ -120,8 +146,16 @@ def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     digest = xxh3_64(json.dumps(sorted((k, v) for k, v in metadata.items() if k != CHECKSUM)).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(uint8).numpy().data)
+        digest.update(_octets(tensor))
     return digest.hexdigest()
+
+
+def _octets(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, which are a copy where it is not on the CPU or has gaps."""
+    if tensor.dtype not in _IN_NUMPY:
+        tensor = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    # NumPy takes a third of PyTorch's time, which is most of it for few values.
+    return np.ascontiguousarray(tensor.numpy(force=True)).reshape(-1).view(np.uint8).data
 
 
 def intact(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bool:

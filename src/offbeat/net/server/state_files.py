@@ -4,15 +4,12 @@ A server writes one such directory, and another one if it has a mirror. What is 
 so that both get the same.
 """
 
-import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from msgspec import Struct, field
 
 from offbeat.core.errors import RunError, reason_of
@@ -26,7 +23,7 @@ from offbeat.net.secure.release_seeds import ReleaseSeed, ReleaseSum, open_secre
 from offbeat.net.server.stored_updates import NEWEST, UPDATES
 from offbeat.runs.checksums import Key
 from offbeat.runs.client_states import ClientStates
-from offbeat.runs.files import CHECKSUM, checksum, sync_directory
+from offbeat.runs.files import packed_pieces, sync_directory
 from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.store import RunStore, Statement
@@ -37,7 +34,6 @@ MIRROR_OF = "mirror_of"
 """The entry of the table `meta` in a mirror: the rows that both directories have."""
 
 
-_NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64"}
 # `fdatasync` is enough, but not every system has it.
 _sync = getattr(os, "fdatasync", os.fsync)
 
@@ -216,7 +212,7 @@ class UpdateLog:
             OSError: It cannot be written, such as on a full disk; then nothing of it is in the file.
         """
         begin = os.lseek(self._file, self._end, os.SEEK_SET)
-        for piece in _pieces(tensors):
+        for piece in packed_pieces(tensors):
             left = memoryview(piece)
             while left:
                 left = left[os.write(self._file, left) :]
@@ -241,19 +237,3 @@ class UpdateLog:
         """Delete the file, at the end of the run."""
         self.close()
         self._path.unlink(missing_ok=True)
-
-
-def _pieces(tensors: Tensors) -> Iterator[bytes | memoryview]:
-    """The bytes of a safetensors file: its head, then the tensors as they lie in memory."""
-    at: int = 0
-    head: dict[str, Any] = {"__metadata__": {CHECKSUM: checksum(tensors, {})}}
-    for name, tensor in tensors.items():
-        offsets = [at, at + tensor.nbytes]
-        head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
-        at = offsets[1]
-    said = json.dumps(head).encode()
-    said += b" " * (-len(said) % 8)
-    yield len(said).to_bytes(8, "little") + said
-    for tensor in tensors.values():
-        if tensor.numel():
-            yield tensor.detach().contiguous().numpy().reshape(-1).view(np.uint8).data

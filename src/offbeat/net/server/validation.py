@@ -210,7 +210,7 @@ def check_lr(lr: float) -> float:
 
 def _near(integers: Tensor, base: Tensor, most: int) -> None:
     """Check how far integer buffers have gone; the difference itself could overflow."""
-    if len(base) and bool(((integers < base - most) | (integers > base + most)).any()):
+    if base.numel() and bool(((integers < base - most) | (integers > base + most)).any()):
         reason = f"an integer buffer has changed by more than {most}, {INTEGERS_PER_STEP} for each local step"
         raise InvalidUpdateError(reason, "integers")
 
@@ -231,7 +231,7 @@ def _delta(delta: Tensor | bytes, layout: Layout, codec: Codec | None) -> Tensor
 
 
 def _vector(what: str, tensor: Tensor, size: int, dtype: torch.dtype) -> None:
-    if tensor.dtype != dtype or tensor.dim() != 1 or len(tensor) != size:
+    if tensor.dtype != dtype or tensor.shape != (size,):
         found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         wanted = f"{str(dtype).removeprefix('torch.')} [{size}]"
         raise InvalidUpdateError(f"the {what} is {found}, the model's layout asks for {wanted}", "layout")

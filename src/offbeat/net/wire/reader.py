@@ -96,7 +96,7 @@ class MessageReader(Generic[M]):
             if self._layout is None:
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
         bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
-        views = [_writable(vector) for vector in bodies.values() if len(vector)]
+        views = [_writable(bodies[part]) for part, size in sizes.items() if size]
         message = partial(deserialize, envelope, kind, self._layout, bodies)
         body = _Body(kind, message, views, total, total, xxh3_64())
         if total:
