@@ -80,7 +80,7 @@ def test_nobody_leads_with_fewer_than_three_seeds(
 
     monkeypatch.setattr(page, "blocks_of", blocks)
     text = page.render(boards)
-    assert "nobody is said to lead" in text
+    assert "the page names no leader" in text
     assert "**1.0" not in text
     seeds = 3
     text = page.render(boards)
