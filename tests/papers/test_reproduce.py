@@ -320,7 +320,7 @@ def test_ctrl_c_loses_no_finished_run_and_two_processes_share_the_rest(tmp_path:
     first.send_signal(signal.SIGINT)
     _, errors = first.communicate()
     assert first.returncode == 130
-    assert "interrupted; the same command goes on" in errors
+    assert f"the same command with --results {rows.parent} goes on" in errors
     kept = rows.read_text()
     both = [Fork(OFFBEAT, *words) for _ in range(2)]
     said = [process.communicate() for process in both]
