@@ -520,7 +520,8 @@ class Federation:
         if known is None:
             self.fail(f"no site has sent the update of task {event.task}")
             raise FailedError(self._problem)
-        return replace(known, metrics=event.metrics)
+        # The next version may be made in its memory, and it may be needed again.
+        return replace(known, delta=known.delta.clone(), metrics=event.metrics)
 
     def _check_end(self) -> None:
         """Everything holds at the end. Raises `FailedError` with the first problem."""

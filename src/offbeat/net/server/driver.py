@@ -241,7 +241,8 @@ class Driver:
 
         Args:
             rows: Their rows, each followed by those of its commands, which must come again.
-            load: Gives the update that arrived; None means that no tensor is touched.
+            load: Gives the update that arrived, in whose memory a version may be made; None means that no
+                tensor is touched.
             load_version: Gives the content of a version to which the run was rolled back.
             good: The last good version, of which the content is kept where it is made again.
 
