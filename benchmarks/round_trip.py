@@ -74,6 +74,7 @@ async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> N
 
     if not durable:
         DurableStore.commit = lambda *_: None  # type: ignore[method-assign]
+        DurableStore._log_update = lambda *_: None  # type: ignore[method-assign,assignment]
     told = state.parent / f"{state.name}.json"
     layout = Layout.flat(values)
 

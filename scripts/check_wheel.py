@@ -68,6 +68,7 @@ def left_out(folder: str, names: list[str]) -> set[str]:
         if name == "__pycache__"
         or name.endswith(".egg-info")
         or (top and (name.startswith(".") or name in ("build", "dist", "runs", "site")))
+        or (Path(folder) / name / "pyvenv.cfg").is_file()
     }
 
 
