@@ -62,6 +62,18 @@ def seal(database: sqlite3.Connection, table: str, keys: Iterable[Key]) -> None:
             database.execute("DELETE FROM checksums WHERE part = ? AND block = ?", (table, block))
 
 
+def seal_single_rows(database: sqlite3.Connection, table: str, rows: Iterable[tuple[Key, ...]]) -> None:
+    """Record the checksums of new rows of a table with one row in each block, without reading them again.
+
+    Args:
+        database: The connection.
+        table: The table, of which the key is the first column.
+        rows: The rows, whose values have the types with which SQLite gives them back.
+    """
+    values = [(table, row[0], _checksum([row])) for row in rows]
+    database.executemany("INSERT OR REPLACE INTO checksums VALUES (?, ?, ?)", values)
+
+
 def read_table(database: sqlite3.Connection, table: str, first: Key | None = None) -> Iterator[Any]:
     """Iterate over the rows of a table, each block of which matches its checksum, if it has one.
 

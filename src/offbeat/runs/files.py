@@ -116,7 +116,8 @@ def packed_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
     Safetensors' own function takes several times as long for a small update.
     """
     at: int = 0
-    head: dict[str, Any] = {"__metadata__": _signed(tensors, {})}
+    octets = {name: _octets(tensor) for name, tensor in tensors.items()}
+    head: dict[str, Any] = {"__metadata__": {CHECKSUM: _checksum(tensors, octets, {})}}
     for name, tensor in tensors.items():
         offsets = [at, at + tensor.nbytes]
         head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
@@ -124,7 +125,7 @@ def packed_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]
     said = json.dumps(head).encode()
     said += b" " * (-len(said) % 8)
     yield len(said).to_bytes(_LENGTH, "little") + said
-    yield from (_octets(tensor) for tensor in tensors.values() if tensor.numel())
+    yield from (data for data in octets.values() if data)
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
@@ -143,10 +144,17 @@ def unpack_tensors(data: bytes) -> dict[str, Tensor]:
 
 def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
     """XXH3 of names, dtypes, shapes and bytes of tensors, and of their metadata but itself."""
+    return _checksum(tensors, {name: _octets(tensor) for name, tensor in tensors.items()}, metadata)
+
+
+def _checksum(
+    tensors: Mapping[str, Tensor], octets: Mapping[str, memoryview], metadata: Mapping[str, str]
+) -> str:
+    """The checksum of tensors whose bytes are known."""
     digest = xxh3_64(json.dumps(sorted((k, v) for k, v in metadata.items() if k != CHECKSUM)).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_octets(tensor))
+        digest.update(octets[name])
     return digest.hexdigest()
 
 

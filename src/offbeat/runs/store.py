@@ -26,7 +26,7 @@ from offbeat.core.metric_names import finite
 from offbeat.core.model import Model, Tensors
 from offbeat.runs import checksums
 from offbeat.runs.best import BestModel
-from offbeat.runs.checksums import Key, seal
+from offbeat.runs.checksums import Key, seal, seal_single_rows
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.columns import check_depth, check_meta
 from offbeat.runs.damage import damage, database_error
@@ -468,7 +468,7 @@ def _check_readable(meta: Mapping[str, Any]) -> None:
 def _put_meta(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
     rows = [(key, json.dumps(value)) for key, value in values.items()]
     database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
-    seal(database, "meta", values)
+    seal_single_rows(database, "meta", rows)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

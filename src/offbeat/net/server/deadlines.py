@@ -43,14 +43,15 @@ class Deadlines:
         # The tasks of sites with a speed, and those of sites without.
         self._later: LazyHeap[_Key] = LazyHeap(self._deadline)
         self._first: LazyHeap[_Key] = LazyHeap(self._deadline)
-        # Number of the tasks that have been looked at.
-        self._seen = 0
+        # Number of the tasks that have been looked at, and whether a speed has been measured since.
+        self._seen, self._measured = 0, True
         # Speed and client of each site that has one, and of what sites had before.
         self._speeds: list[tuple[float, ClientId]] = []
         self._slowest = 0.0
 
     def measured(self, client: ClientId) -> None:
         """Note that a site's speed has been measured anew."""
+        self._measured = True
         if (speed := self._registry.by_client[client].speed) > 0:
             heappush(self._speeds, (speed, client))
         if len(self._speeds) > 2 * len(self._registry.by_client) + _SPARE:
@@ -79,6 +80,9 @@ class Deadlines:
 
     def _follow(self) -> None:
         """Add the tasks that were given since the last call, and follow the slowest speed."""
+        if self._seen == self._server.dispatched and not self._measured:
+            return
+        self._measured = False
         sites, tasks = self._registry.by_client, self._server.tasks
         while self._speeds and sites[self._speeds[0][1]].speed != self._speeds[0][0]:
             heappop(self._speeds)

@@ -19,6 +19,8 @@ import numpy.typing as npt
 from offbeat.core.events import ClientId
 
 COORDINATES, MEMORY, ENOUGH = 1024, 0.9, 10
+# Number of updates that are counted together. One after the other, each takes a fraction of the time.
+_TOGETHER = 16
 
 
 @dataclass
@@ -46,18 +48,31 @@ class SiteDirections:
 
     def __init__(self, parameters: int) -> None:
         self._ways: dict[ClientId, _Way] = {}
+        # The updates that are not counted yet, the oldest first.
+        self._waiting: list[tuple[ClientId, npt.NDArray[np.float32], int]] = []
         rng = np.random.Generator(np.random.Philox(0))
         few = parameters <= COORDINATES
         self.coordinates = np.arange(parameters) if few else rng.integers(0, parameters, COORDINATES)
 
     def add(self, client: ClientId, values: npt.NDArray[np.float32], steps: int) -> None:
-        """Count an accepted update.
+        """Count an accepted update, at the latest when somebody asks.
 
         Args:
             client: The site's client.
-            values: The update at the `coordinates`.
+            values: The update at the `coordinates`, which stay as they are.
             steps: Local steps that were done.
         """
+        self._waiting.append((client, values, steps))
+        if len(self._waiting) == _TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        """Count the updates that wait."""
+        for client, values, steps in self._waiting:
+            self._count_one(client, values, steps)
+        self._waiting.clear()
+
+    def _count_one(self, client: ClientId, values: npt.NDArray[np.float32], steps: int) -> None:
         # For so few values NumPy takes a fraction of PyTorch's time.
         update = values.astype(np.float64)
         update /= sqrt(steps)
@@ -71,6 +86,7 @@ class SiteDirections:
 
     def persistence(self, client: ClientId) -> float | None:
         """How much a site's updates point the same way, 0 to 1; None before it has sent ten."""
+        self._count()
         way = self._ways.get(client)
         if way is None or way.count < ENOUGH or way.apart == 0:
             return None
@@ -78,6 +94,7 @@ class SiteDirections:
 
     def sizes(self) -> dict[ClientId, float]:
         """Mean norm of each site's updates, beside that of the median site; empty before two have sent."""
+        self._count()
         means = {client: way.apart / way.weight for client, way in self._ways.items()}
         usual = sorted(means.values())[(len(means) - 1) // 2] if len(means) > 1 else 0.0
         return {client: mean / usual for client, mean in means.items()} if usual else {}
