@@ -137,7 +137,7 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
 
 PAGES = (
     "index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training", "own-loop",
-    "client-evaluation", "robust", "callbacks", "trackers", "results", "inference", "studies",
+    "client-evaluation", "robust", "privacy", "callbacks", "trackers", "results", "inference", "studies",
     "feature-scaling", "several-metrics", "leaf-and-pandas",
     "coming-from/flower", "coming-from/flgo", "coming-from/appfl", "coming-from/pfl-research",
     "coming-from/nvflare",

@@ -69,7 +69,7 @@ def compose(
         server_steps: The algorithm that gives the server steps.
         requests: FedASMU or FedSSMU. Clients then request a fresh model during training and merge it, with
             any schedule and objective.
-        clip: Largest L2 norm of an update, whatever the aggregator is. Some robust aggregators need it.
+        clip: L2 norm to which each update is clipped, before any aggregator. Some robust aggregators need it.
         codec: Compression of the updates.
         radio: Slots of the channel that all clients share. Each upload has its own slot.
         buffers: Policy of the floating buffers.

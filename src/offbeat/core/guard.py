@@ -71,8 +71,9 @@ class Guard:
     """Options of the guard.
 
     Attributes:
-        factor: Most times the usual norm that an update's norm may be, at least 2. Of honest updates of very
-            unequal clients beyond rule 4, the largest that was seen is 18 times the usual one.
+        factor: Largest ratio of an update's norm to the usual norm, at least 2. We have seen honest updates
+            of very unequal clients with up to 18 times the usual norm, above the norm that rule 4 always
+            accepts.
     """
 
     factor: Annotated[float, Field(ge=2, allow_inf_nan=False)] = 30.0

@@ -5,9 +5,9 @@ examples with probability p = min(1, batch size / n), clips each one's gradient,
 
     (Σ clipped gradients + N(0, (noise · clip)² I)) / (p n).
 
-Which examples a step takes and its noise follow from 32 secret bytes of the task. The update of a task, what
-is aggregated of it, and all that follows tell of the client's data no more than these steps do. The noise is
-of floating-point numbers, which the theorem does not cover.
+The examples that a step takes, and the noise of the step, follow from 32 secret bytes of the task. The update
+of a task, and everything that is made from it, reveals no more about the client's data than these steps. The
+noise consists of floating-point numbers, which the theorem does not cover.
 """
 
 import re
@@ -61,14 +61,14 @@ _filters = Lock()
 
 @checked_dataclass
 class ExamplesPrivacy:
-    """Options of the privacy of examples.
+    """Options of private examples: DP-SGD in the local steps of a client.
 
     Attributes:
         noise: Standard deviation of a step's noise, divided by `clip`.
-        clip: Largest L2 norm of an example's gradient, over all trained parameters.
+        clip: L2 norm to which each example's gradient is clipped, over all trained parameters.
         epsilon: ε that all tasks of a site may spend together, in all runs. None means that the spent ε is
             counted but not limited.
-        delta: δ, in (0, 1); below 1 / number of examples.
+        delta: δ, in (0, 1); it must be below 1 / number of the site's examples.
     """
 
     noise: Positive = 1.0

@@ -32,10 +32,10 @@ LONGEST_REASON = 200  # characters of a helper's reason
 
 @checked_dataclass
 class UnmaskingTimes:
-    """How long an unmasking waits.
+    """How long the server waits for the helpers of a release.
 
     Attributes:
-        timeout: Seconds after which a helper's groups are asked of another one.
+        timeout: Seconds after which the server asks another helper in place of a silent one.
         give_up: Seconds after which the release fails. None means never.
     """
 

@@ -69,7 +69,7 @@ def simulate(
         initial: The weights from which the run starts: a .safetensors file, the directory of a finished run,
             or a model. None means the learner's own.
         guard: Options of the guard, which refuses updates of absurd size. None means no guard.
-        privacy: Noise, secure sums and their options. None means that each update is used as it is.
+        privacy: Options of noise and secure aggregation. None means that each update is used as it is.
         callbacks: Objects that are called during the run, in this order.
         keep_checkpoint: Whether the directory keeps a checkpoint of the run's end, from which `resume` can
             continue under other limits. It contains one model, and one more for each version from which a

@@ -23,7 +23,7 @@ RobustAggregator = (
     TrimmedMean | Median | MultiKrum | GeometricMedian | CenteredClip | Buckets | AFLGuard | ZenoPlus
 )
 RobustSpec = Annotated[RobustAggregator, Field(discriminator="kind")]
-"""A robust aggregator as options, such as those of a recipe: {kind: multi_krum, f: 2}."""
+"""Options of a robust aggregator, as a recipe has them: {kind: multi_krum, f: 2}."""
 
 __all__ = [
     "AFLGuard",

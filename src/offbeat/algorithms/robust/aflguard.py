@@ -16,15 +16,16 @@ Deviation = Annotated[
 
 @checked_dataclass(kw_only=True)
 class AFLGuard(RootRule):
-    """The mean of the updates with ‖x_i − Δ_s‖ ≤ λ ‖Δ_s‖, Δ_s the server's own on trusted data.
+    """The mean of the updates with ‖x_i − Δ_s‖ ≤ λ ‖Δ_s‖; Δ_s is the server's own update.
 
-    So x_i has a norm of at most (1 + λ) ‖Δ_s‖. From λ = 2 on an update against Δ_s of its length is kept. The
-    paper filters gradients, one at a time; λ = 1.5 and the server's training every 10 versions are ours.
+    The server makes Δ_s on trusted data. Each x_i in the mean has a norm of at most (1 + λ) ‖Δ_s‖. With λ ≥ 2
+    the mean keeps the update −Δ_s too. The paper filters gradients, one at a time. λ = 1.5 and the server's
+    training every 10 versions are our choice.
     """
 
     lam: Deviation = 1.5
     kind: Literal["aflguard"] = "aflguard"
 
     def factors(self, squares: Tensor, along: Tensor, root: float) -> Tensor:
-        """1 for those near enough."""
+        """1 for the updates that are near enough, else 0."""
         return (squares - 2 * along + root <= self.lam**2 * root).double()

@@ -25,21 +25,22 @@ from offbeat.core.validation import checked_dataclass
 
 Number = Annotated[int, Field(ge=3, description="number B of buckets")]
 BucketRule = Annotated[
-    Literal["median", "trimmed_mean"], Field(description="what is taken of the buckets' means")
+    Literal["median", "trimmed_mean"], Field(description="rule that combines the buckets' means")
 ]
 
 
 @checked_dataclass(kw_only=True)
 class Buckets(Aggregator):
-    """Client c adds s(τ) Δ to bucket c mod B; when none is empty, the rule of their means is the step.
+    """Client c adds s(τ) Δ to bucket c mod B. Once no bucket is empty, the rule of the B means is the step.
 
-    Then all are emptied; until then the step is zero. It is for schedules that aggregate each update as it
-    comes; those that come together are added in the order of tasks. `trimmed_mean` drops the f least and
-    greatest of each coordinate. Buckets with a malicious client may be f at most, B ≥ 2f + 1. B and s(τ) = 1
-    are as in the paper, which chooses B for each experiment: there is no default.
+    Then all buckets are emptied. While a bucket is empty, the step is zero. The aggregator is meant for
+    schedules that aggregate each update on its arrival. Updates that arrive together are added in the order
+    of their tasks. The rule `trimmed_mean` drops the f smallest and the f largest values of each coordinate.
+    At most f buckets may have a malicious client, and B must be at least 2f + 1. s(τ) = 1 is the paper's. The
+    paper chooses B for each experiment, so B has no default.
 
-    BASGD's reassignment of buckets is left out: a client keeps its bucket, and a bucket whose clients have
-    all gone stops the model. So let B be well below the number of clients.
+    BASGD's reassignment of buckets is left out: a client keeps its bucket. If all clients of one bucket have
+    gone, the model no longer changes. So choose B well below the number of clients.
     """
 
     buckets: Number

@@ -25,9 +25,10 @@ Iterations = Annotated[Count, Field(description="iterations l")]
 class CenteredClip(Rule):
     """l times v := v + (1/k) Σ (x_i − v) min(1, τ/‖x_i − v‖), from the last result v.
 
-    An update that is not finite stays at v. It needs no number of updates and no clip: a malicious one moves
-    v by at most l τ/k, so where updates are aggregated one by one take l = 1. τ has no default: it depends on
-    the task, about the median norm of updates. The authors' experiments have l = 1, 3 and 5; 3 is ours.
+    An update that is not finite counts as v. Any number of updates k is enough, and no clip is needed: a
+    malicious update moves v by at most l τ/k. If updates are aggregated one by one, give l = 1. τ has no
+    default, because it depends on the task: choose about the median norm of updates. The authors' experiments
+    have l = 1, 3 and 5; the default 3 is our choice.
     """
 
     tau: Radius

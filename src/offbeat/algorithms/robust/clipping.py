@@ -22,11 +22,11 @@ from offbeat.vectors.arithmetic import chunks, head, scaled
 
 @dataclass(frozen=True)
 class Clipped(Wrapper, Aggregator):
-    """Any aggregator, whose updates have a norm of at most C: Δ_i := Δ_i min(1, C/‖Δ_i‖).
+    """Any aggregator, with updates clipped to the norm C: Δ_i := Δ_i min(1, C/‖Δ_i‖).
 
-    The norm is that of the parameters, in float64. An update that is not finite becomes zeros. One that is
-    short enough stays as it is, bit for bit. It bounds what one update can do; attackers together still move
-    the model by their share of C.
+    The norm is that of the parameters, in float64. An update that is not finite becomes zeros. An update of a
+    norm of at most C stays as it is, bit for bit. The clip bounds the effect of one update. Attackers
+    together still move the model by their share of C.
 
     Attributes:
         inner: The aggregator.
@@ -39,7 +39,7 @@ class Clipped(Wrapper, Aggregator):
     own_provides = frozenset({Feature.BOUNDED})
 
     def __post_init__(self) -> None:
-        """Refuse a norm that is none. Raises `UsageError`."""
+        """Check C. Raises `UsageError` unless C is a finite number above 0."""
         if not 0 < self.norm < inf:
             raise UsageError(f"clip = {self.norm} is not allowed: give a number above 0")
 

@@ -20,8 +20,8 @@ far away have moved v, and costs nothing that grows with the vectors."""
 class GeometricMedian(WeighingRule):
     """The v of least Σ ‖x_i − v‖: v := Σ x_i/d_i / Σ 1/d_i, d_i = max(‖x_i − v‖, 1e-6), from the mean.
 
-    At most 100 times, or until ‖change‖ < 1e-6 ‖v‖. It withstands fewer than half malicious updates. It has
-    no parameter.
+    The iteration ends after 100 steps, or when ‖change‖ < 1e-6 ‖v‖. The rule withstands malicious updates if
+    they are fewer than half. It has no parameter.
     """
 
     weigh: Weigh = "after"

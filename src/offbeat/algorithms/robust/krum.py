@@ -20,8 +20,9 @@ Selected = Annotated[
 class MultiKrum(WeighingRule):
     """The mean of the n updates of least score; score_i = Σ of the k − f − 2 least ‖x_i − x_j‖², j ≠ i.
 
-    Of equal scores the smaller number of the task counts as less. n = 1 is Krum, which the paper proves to
-    withstand f malicious ones of k ≥ 2f + 3. The default n = k − f is the largest without a malicious one.
+    Of equal scores, the one with the smaller task number counts as less. n = 1 is Krum: the paper proves that
+    Krum withstands f malicious updates of k ≥ 2f + 3. The default n = k − f is the number of updates that are
+    not malicious if f are.
     """
 
     f: Malicious

@@ -14,9 +14,9 @@ from offbeat.core.validation import checked_dataclass
 
 @checked_dataclass(kw_only=True)
 class Median(Rule):
-    """Per coordinate the median; of an even number of values the mean of the middle two.
+    """The median of each coordinate; of an even number of values the mean of the middle two.
 
-    It withstands fewer than half malicious updates. It has no parameter.
+    The rule withstands malicious updates if they are fewer than half. It has no parameter.
     """
 
     weigh: Weigh = "after"

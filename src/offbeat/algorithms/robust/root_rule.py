@@ -1,8 +1,8 @@
-"""Base of the rules that compare updates with the server's own, on trusted data.
+"""Base of the rules that compare updates with the server's own update, on trusted data.
 
-The server trains from the model of every so many versions (see `core.root`), which takes a driver with root
-data. A rule keeps some of the updates, and its result is their mean; zeros where it keeps none. So any number
-of clients may be malicious, as long as the trusted data resemble those of the honest ones.
+Every `every` versions the server trains from the current model (see `core.root`); this needs a driver with
+root data. A rule keeps some of the updates, and its result is their mean, or zeros if the rule keeps none. So
+any number of clients may be malicious, as long as the trusted data resemble those of the honest clients.
 """
 
 from typing import Annotated, Protocol
@@ -24,7 +24,7 @@ Every = Annotated[Count, Field(description="versions from one training of the se
 
 @checked_dataclass(kw_only=True)
 class RootRule(WeighingRule, Protocol):
-    """The mean of the updates that are like the server's own, Δ_s.
+    """The mean of the updates that are like the server's own update Δ_s.
 
     Attributes:
         steps: Local steps of the server's training.
@@ -42,7 +42,7 @@ class RootRule(WeighingRule, Protocol):
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """Updates whose norm Δ_s bounds."""
+        """Updates of bounded norm: Δ_s bounds it."""
         return frozenset({Feature.BOUNDED})
 
     def factors(self, squares: Tensor, along: Tensor, root: float) -> Tensor:

@@ -30,11 +30,11 @@ Malicious = Annotated[int, Field(ge=0, description="most malicious updates f of 
 
 @checked_dataclass(kw_only=True)
 class Rule(Aggregator, Protocol):
-    """A robust mean of the updates of one aggregation; w := w + η_g · weight · rule(x_1, …, x_k).
+    """A robust mean of the updates of one aggregation: w := w + η_g · weight · rule(x_1, …, x_k).
 
-    x_i = s(τ_i) Δ_i, or Δ_i where `weigh` is "after". They are sorted by task, so that updates which arrive
-    at the same time give equal bits in any order. `weight` is 1 or Σ p_i. Fewer than `least` updates get the
-    mean of s(τ_i) Δ_i in place of the rule.
+    x_i is s(τ_i) Δ_i, or Δ_i if `weigh` is "after". The x_i are sorted by task, so that updates that arrive
+    at the same time give equal bits in any order. `weight` is 1 or Σ p_i. With fewer than `least` updates,
+    the mean of s(τ_i) Δ_i replaces the rule.
 
     Attributes:
         staleness: s(τ).
@@ -50,7 +50,7 @@ class Rule(Aggregator, Protocol):
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """Single updates, of bounded norm: more of them may be malicious than a rule withstands."""
+        """Single updates of bounded norm, because more updates may be malicious than a rule withstands."""
         return frozenset({Feature.SINGLE_UPDATES, Feature.BOUNDED})
 
     def combine(self, x: Sequence[Tensor], s: Sequence[float], layout: Layout, memory: Tensors) -> Tensor:
@@ -85,7 +85,7 @@ class Rule(Aggregator, Protocol):
 class WeighingRule(Rule, Protocol):
     """A rule whose result is Σ c_i s_i x_i, with weights c_i that follow from inner products.
 
-    Weighed "after", the c_i follow from those of x_i, and each x_i still has its own s_i.
+    If `weigh` is "after", the c_i follow from the inner products of the x_i instead of the s_i x_i.
     """
 
     def coefficients(self, products: Tensor) -> Tensor:

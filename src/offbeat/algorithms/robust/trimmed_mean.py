@@ -22,10 +22,10 @@ ROUNDING = 1e-9
 
 @checked_dataclass(kw_only=True)
 class TrimmedMean(Rule):
-    """Per coordinate the mean of what is left without the ⌊βk⌋ least and the ⌊βk⌋ greatest of k values.
+    """The mean of each coordinate without the ⌊βk⌋ smallest and the ⌊βk⌋ largest of k values.
 
-    It withstands ⌊βk⌋ malicious updates of k. The paper has β between the share of malicious clients and ½;
-    the default is ours.
+    The rule withstands ⌊βk⌋ malicious updates of k. In the paper β is between the share of malicious clients
+    and ½; the default is our choice.
     """
 
     beta: Beta = 0.1

@@ -20,10 +20,10 @@ Epsilon = Annotated[NonNegative, Field(description="tolerance ε, in units of �
 
 @checked_dataclass(kw_only=True)
 class ZenoPlus(RootRule):
-    """The mean of x̃_i = x_i ‖Δ_s‖/‖x_i‖ over those with ⟨Δ_s, x̃_i⟩ − ρ ‖x̃_i‖² ≥ −ε ‖Δ_s‖².
+    """The mean of x̃_i = x_i ‖Δ_s‖/‖x_i‖ over the updates with ⟨Δ_s, x̃_i⟩ − ρ ‖x̃_i‖² ≥ −ε ‖Δ_s‖².
 
-    The defaults are those of the authors' script: ρ_g = 0.001 at the learning rate 0.1, which is ρ = 0.01,
-    ε = 0, and a gradient of the server's own every 10 steps.
+    Δ_s is the server's own update on trusted data. The defaults are those of the authors' script: ρ_g = 0.001
+    at the learning rate 0.1, which is ρ = 0.01; ε = 0; and a gradient of the server's own every 10 steps.
     """
 
     rho: Rho = 0.01

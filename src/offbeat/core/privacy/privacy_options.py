@@ -1,7 +1,8 @@
 """Options of privacy: sums of clipped, rounded updates, noise and its budget.
 
-A run without them goes its usual way. With them every version follows from one sum of integers, of at least
-`least` clients' updates: docs/privacy.md says who is protected from whom. No cryptographer has reviewed it.
+A run without these options does not change. With them, every version of the global model follows from one sum
+of integers: the clipped and rounded updates of at least `least` clients. docs/privacy.md says who is
+protected from whom. No cryptographer has reviewed the design.
 """
 
 from collections.abc import Mapping
@@ -21,11 +22,11 @@ WeightBits = Literal[0, 2, 3, 4, 5, 6]
 
 @checked_dataclass
 class Budget:
-    """Limit on what the published models reveal of a client: (ε, δ)-differential privacy.
+    """Limit on what the published models reveal about a client: (ε, δ)-differential privacy.
 
     Attributes:
-        epsilon: ε, above 0. None means that what is spent is counted, and not limited.
-        delta: δ, in (0, 1); below 1 / number of clients.
+        epsilon: ε, above 0. None means that the run counts what each client spends, and limits nothing.
+        delta: δ, in (0, 1); it must be below 1 / number of clients.
     """
 
     epsilon: Positive | None = None
@@ -34,15 +35,18 @@ class Budget:
 
 @checked_dataclass
 class Noise:
-    """Noise of the server in each release.
+    """Noise that the server adds to each release. Give either `multiplier` or `releases`.
 
     Attributes:
-        multiplier: z, the noise's standard deviation divided by the largest part of one client, in (0, 1000].
-            None means that it follows from `releases` and the budget.
-        releases: Releases that a client can be in within its budget. None means that `multiplier` is given.
-        bands: b, releases over which later noise takes earlier noise back; 1 means independent noise.
+        multiplier: z, the noise's standard deviation divided by the largest contribution of one client, in
+            (0, 1000]. None means that z follows from `releases` and the budget.
+        releases: Number of releases in which a client can take part within its budget. None means that
+            `multiplier` is given.
+        bands: b, number of releases over which later noise cancels part of earlier noise, 1 to 64; 1 means
+            independent noise.
         budget: The budget of each client.
-        accounting: "gdp" limits by Gaussian differential privacy, "zcdp" by the stricter formula.
+        accounting: Formula of the ε that the budget limits: "gdp" means Gaussian differential privacy, "zcdp"
+            zero-concentrated differential privacy, which is stricter.
     """
 
     multiplier: Annotated[float, Field(gt=0, le=1000)] | None = None
@@ -64,23 +68,25 @@ class Noise:
 class Secure:
     """Secure aggregation: the server learns sums only. In a simulation the sums are those of a secure run.
 
-    What H helpers of which T may collude with the server protect, and from whom:
+    There are H helpers, of which at most T may collude with the server:
 
-    - H = T + 1, the default. The server and T helpers do not open an update, also where they ask different
-      helpers for different updates: every release needs every helper, and so one that is honest, which
-      releases an update once. Any helper that is away or refuses stops releases, and the log names it.
-    - H > T + 1. The same holds, as ⌊(H + T)/2⌋ + 1 helpers sign which updates a release has before any of
-      them gives a sum of masks. ⌈(H − T)/2⌉ − 1 helpers may be away, refuse or lie: none with H = T + 2, one
-      with H = 4 and T = 1.
+    - H = T + 1, the default. The server and T helpers cannot open an update, even if they ask different
+      helpers for different updates. Every release needs every helper. So at least one of them is honest, and
+      an honest helper releases an update only once. A helper that is away or refuses stops all releases, and
+      the log names this helper.
+    - H > T + 1. The server and T helpers cannot open an update either: ⌊(H + T)/2⌋ + 1 helpers sign which
+      updates a release has, before any of them gives a sum of masks. ⌈(H − T)/2⌉ − 1 helpers may be away,
+      refuse or lie. This number is 0 with H = T + 2, and 1 with H = 4 and T = 1.
 
-    The server together with more than T helpers opens every update. Sites have to know the helpers' keys
-    from somebody else than the server, and a server that invents clients learns the sum of the others.
+    The server together with more than T helpers can open every update. A server that replaces the helpers'
+    keys can do so too, so a site has to know the keys from somebody other than the server. A server that
+    invents clients learns the sum of the real ones.
 
     Attributes:
         helpers: Names of the helpers, 2 to 9.
         colluding: T, most helpers that may collude with the server. None means all but one: H = T + 1.
-        masks: Whether a simulation masks updates and asks helpers, all in its process, for the same bits; a
-            deployed run does in any case.
+        masks: Whether a simulation masks updates and asks helpers, all in its own process. The result has the
+            same bits. A deployed run always masks updates.
     """
 
     helpers: tuple[str, ...] = ()
@@ -113,20 +119,24 @@ class Privacy:
     """Options of privacy.
 
     Attributes:
-        clip: C, the L2 norm to which each update is clipped; it has no default, since it depends on the task.
-        weight_bits: w, bits of an update's weight: 0 (all weights are 1) or 2 to 6. None means 0 where the
-            algorithm weighs all updates equally, else 4.
-        least: m, fewest updates of a release, each of another client. None means 3 with `secure`, else 1.
-        most: M, most updates of a release, up to 4096. None means as many as the algorithm aggregates
-            together, at most as there are clients.
-        dominance: ρ, most of a release's weight that one update has, with `secure`.
-        colluding_clients: t, clients that may collude with the server, with `secure`.
-        full_weight: n̂, samples of a client of full weight. None means those of the largest at the beginning.
-        full_share: p̂, share of the samples of a client of full weight. None means that of the largest.
-        labels: "public" lets clients report their exact number of samples of each class, where an algorithm
-            needs it. None means that they do not.
-        samples_unit: Clients tell their numbers of samples as multiples of it, rounded up; at least 1. These
-            numbers are the algorithm's weights, and the steps of an epoch follow from them.
+        clip: C, the L2 norm to which each update is clipped. It has no default, because it depends on the
+            task.
+        weight_bits: w, bits of an update's integer weight: 0 (all weights are 1) or 2 to 6. None means 0 if
+            the algorithm weighs all updates equally, else 4.
+        least: m, fewest updates of a release, each of another client. None means `colluding_clients` + 2 with
+            `secure`, else 1.
+        most: M, most updates of a release, up to 4096. None means the number of updates that the algorithm
+            aggregates together, or the number of clients if the algorithm sets no such number.
+        dominance: ρ, largest share of a release's weight that one update may have, in (0, 1); for `secure`.
+        colluding_clients: t, number of clients that may collude with the server; for `secure`.
+        full_weight: n̂, number of samples of a client with the largest weight. None means that of the largest
+            client at the beginning.
+        full_share: p̂, share of all samples of a client with the largest weight. None means that of the
+            largest client at the beginning.
+        labels: "public" means that clients report their exact number of samples of each class if the
+            algorithm needs these numbers. None means that clients do not report them.
+        samples_unit: Unit of the reported numbers of samples, at least 1: clients round these numbers up to a
+            multiple. The reported numbers are the algorithm's weights, and give the steps of an epoch.
         noise: Noise in each release. None means no noise.
         secure: Secure aggregation. None means that the server sees each update.
     """
@@ -179,12 +189,12 @@ class Privacy:
 
 
 def rounded_up(samples: int, unit: int) -> int:
-    """A number of samples as it is reported: the next multiple of `samples_unit`."""
+    """A number of samples as a client reports it: rounded up to a multiple of `samples_unit`."""
     return -(-samples // unit) * unit
 
 
 def privacy_text(found: Mapping[str, float]) -> str:
-    """The result of `PrivacyLedger.summary` in words."""
+    """What the busiest client has spent, in words; `found` is the result of `PrivacyLedger.summary`."""
     limit = f" of {found['budget']:g}" if "budget" in found else ""
     times = f"the busiest client was in {found['releases']:.0f} releases"
     return f"ε = {found['epsilon']:.2f}{limit} (δ = {found['delta']:g}; {times})"

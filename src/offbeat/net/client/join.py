@@ -62,32 +62,33 @@ async def join(
     Args:
         server: "HOST:PORT", or a function that opens a connection.
         data: The site's data, whatever `as_samples` takes, or a pair of these: to train and to evaluate on.
-        name: The site's name, where no credential says it.
-        credentials: The site's credentials for an address, which then have its name.
-        model: The site's own model, in place of the run's: a module, or a function that makes one, which is
-            called with the run's options. None means the model that the run names.
-        learner: The site's own learner, of one client: data, model, loss and training options in place of
-            the run's. Its layout, frozen parameters, loss and metrics must be the run's; of a `LoopLearner`,
-            which trains with a loop of the site's own, the layout.
-        allow: What the run may name: "module", of which what it exposes (`offbeat.expose`) may be called, or
-            "module:function". The server's name alone never makes a site import anything.
-        validation: Share of `data` in [0, 1) that the site does not train on: it evaluates models on them,
-            when the server asks, and sends numbers only. The same samples in every run.
-        state: Directory of the site's state and pending update, which survive the process there.
-        device: PyTorch device; a learner has its own.
-        threads: PyTorch's threads; more may be faster, and change the last bits of the results.
-        tell_labels: Tell the server the number of samples of each class.
-        give_up_after: Seconds without a server after which to fail; None for never.
-        keep_model: Where the model that the run shares goes: a .safetensors file, or a function of its
-            tensors by name.
-            With the tensors that stay at the site (personal ones, its own buffers), without those that are
-            frozen. The run must share its model (`ServerOptions.share_model`).
-        min_step_seconds: Least duration of a local step, to try out an algorithm with slow sites.
-        policy: What the site refuses to train, to evaluate and to send. None means the default one.
-        examples_privacy: Privacy of each of the site's examples from everybody, the server included. What is
-            spent is kept in `state`. None means that there is none.
-        accept: Codes of what the site accepts by hand: less privacy than a run has promised it at first,
-            other helpers' keys, or another run with the same data. The refusal of each says its code.
+        name: The site's name, if no credential has it.
+        credentials: The site's credentials for an address. They have the site's name.
+        model: The site's own model, in place of the run's: a module, or a function that makes a module from
+            the run's options. None means the model that the run names.
+        learner: The site's own learner of one client: data, model, loss and training options in place of the
+            run's. Its layout, frozen parameters, loss and metrics must be the run's. For a `LoopLearner`,
+            which trains with the site's own loop, only the layout must be the run's.
+        allow: Names that the run may use: "module", whose exposed functions (`offbeat.expose`) may be called,
+            or "module:function". A name from the server alone never makes a site import anything.
+        validation: Share of `data` in [0, 1) on which the site does not train. The site evaluates models on
+            these samples when the server asks, and sends numbers only. They are the same samples in every
+            run.
+        state: Directory of the site's state and pending update, which outlive the process there.
+        device: PyTorch device. A learner has its own.
+        threads: Number of PyTorch's threads. More threads may be faster, and change the last bits of the
+            results.
+        tell_labels: Whether to tell the server the number of samples of each class.
+        give_up_after: Seconds without a server after which to fail. None means never.
+        keep_model: Where to keep the model that the run shares: a .safetensors file, or a function of the
+            tensors by name. The tensors include those that stay at the site (personal ones, its own buffers),
+            and not the frozen ones. The run must share its model (`ServerOptions.share_model`).
+        min_step_seconds: Shortest duration of a local step, to try out an algorithm with slow sites.
+        policy: What the site refuses to train, to evaluate and to send. None means the default policy.
+        examples_privacy: Protection of each of the site's examples from everybody, including the server. The
+            site keeps in `state` what is spent. None means no such protection.
+        accept: Codes of what the site's operator accepts: less privacy than a run has promised, other keys of
+            the helpers, or another run with the same data. The error message of each refusal has its code.
         clock: Source of time.
 
     Returns:

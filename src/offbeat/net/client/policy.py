@@ -1,9 +1,9 @@
 """A site's policy: limits on the training that a server may ask for.
 
-An update of one step on one sample gives that sample back: of a linear layer it is gradient over gradient of
-the bias. So a site trains on batches of several samples, and an update is made of several; by default too.
-What a policy does not allow is refused before anything is trained. It is no proof of privacy: see
-docs/site-policy.md.
+An update of one step on one sample reveals that sample: in a linear layer it is the gradient of the weight,
+divided by the gradient of the bias. So by default a site trains on batches of several samples, and makes an
+update of several samples. The site refuses what its policy does not allow before any training. A policy is no
+proof of privacy: see docs/site-policy.md.
 """
 
 from collections.abc import Iterator
@@ -34,37 +34,42 @@ class SitePolicy:
     """Limits on a site's training, evaluations and messages.
 
     Attributes:
-        min_batch_size: Fewest samples of a batch, or all that the site has, at least 1.
-        min_samples: Fewest different samples that an update is made of, at least 1: of a task these are
-            batch size · steps, but no more than the site has.
-        min_steps: Fewest local steps of a task, at least 1. A task that is recalled goes on until then.
+        min_batch_size: Fewest samples of a batch, at least 1. A site with fewer samples may use batches of
+            all its samples.
+        min_samples: Fewest different samples of an update, at least 1. A task uses batch size · steps
+            samples, but no more than the site has.
+        min_steps: Fewest local steps of a task, at least 1. A recalled task continues until then.
         max_steps: Most local steps of a task. None means no limit.
-        objectives: Names of the objectives that it trains with, such as "Plain"; of one around another both.
-            None means all.
-        metrics: Built-in metrics or functions that a plan may name for evaluations, beside the loss. None
-            means all.
-        evaluations: Whether it evaluates models for the server.
-        clip: Greatest norm of what an update has of parameters, and of floating buffers: a longer one is
+        objectives: Names of the objectives with which the site trains, such as "Plain". An objective around
+            another one needs both names. None means all objectives.
+        metrics: Metrics or functions that a plan may name for evaluations, beside the loss and the default
+            metrics. None means all.
+        evaluations: Whether the site evaluates models for the server.
+        clip: Largest norm of the parameters in an update, and of its floating buffers. A longer vector is
             scaled down before it is sent. None means no limit.
-        noise: Least noise multiplier z of a run's [noise](privacy.md): a plan with less, or without, is
-            refused. None means that a run needs no noise.
-        epsilon: Largest ε of a run's budget: a plan with a larger one, or without noise or a budget, is
+        noise: Smallest multiplier z of a run's [noise](privacy.md). A plan with a smaller z, or without
+            noise, is refused. None means that a run needs no noise.
+        epsilon: Largest ε of a run's budget. A plan with a larger ε, or without noise or a budget, is
             refused. None means any.
-        delta: Largest δ of a run's budget: a plan with a larger one, or without noise, is refused. None means
+        delta: Largest δ of a run's budget. A plan with a larger δ, or without noise, is refused. None means
             any.
-        least: Fewest updates of a release m: a plan with fewer, or without privacy, is refused. None means
-            any.
-        colluding: Fewest helpers T that must collude with the server before it sees an update: a plan with
-            fewer, or without secure aggregation, is refused. None means any.
-        labels: Whether it tells the server its number of samples of each class, where the algorithm needs it.
-        statistics: What it tells in a run that gathers [statistics of features](statistics.md): means over
-            its samples "exact", or "rounded" to three significant digits; or such a run is "refused".
-        samples_unit: It tells its numbers of samples, to train and to evaluate on, as multiples of it,
-            rounded up; at least 1. Above 1 it needs `labels = False`, since these tell the number.
-        helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that it allows, by name: a
-            run with others, or without secure aggregation, is refused. None means that it takes part in any.
-        allow: What a run may name, beside what joining allows: "module", of which what is exposed may be
-            called, or "module:function".
+        least: Smallest number m of updates of a release. A plan with a smaller m, or without privacy, is
+            refused. None means any.
+        colluding: Smallest number T of helpers that can collude with the server without seeing an update. A
+            plan with a smaller T, or without secure aggregation, is refused. None means any.
+        labels: Whether the site tells the server its number of samples of each class, if the algorithm needs
+            these numbers.
+        statistics: What the site tells in a run that gathers [statistics of features](statistics.md): means
+            over its samples, "exact" or "rounded" to three significant digits. "refused" means that the site
+            refuses such a run.
+        samples_unit: Unit of the reported numbers of samples, to train and to evaluate on, at least 1. The
+            site rounds these numbers up to a multiple. A unit above 1 needs `labels = False`, because label
+            counts reveal the number of samples.
+        helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that the site allows, by
+            name. A run with other helpers, or without secure aggregation, is refused. None means that the
+            site takes part in any run.
+        allow: Names that a run may use, beside those that joining allows: "module", whose exposed functions
+            may be called, or "module:function".
     """
 
     min_batch_size: Count = 4

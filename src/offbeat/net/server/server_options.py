@@ -25,8 +25,8 @@ class ServerOptions:
         lease: Seconds of silence after which a site is gone.
         task_timeout: Seconds after which a live site's task is lost that has not been delivered, or ten times
             what the site's speed predicts if that is longer; None means never.
-        norm_bound: An update is refused where the norm of its parameters, of its floating buffers or of its
-            change of the shared vector is above it; None means no bound.
+        norm_bound: Largest norm of an update's parameters, of its floating buffers, and of its change of the
+            shared vector. An update above it is refused. None means no bound.
         max_samples: Most samples that a site may have to train on, and to evaluate on, and so its greatest
             weight; None means 2^40.
         evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
@@ -47,8 +47,8 @@ class ServerOptions:
             since the last checkpoint: a model without a site's updates can then be made of the others'. Once
             the run is served without it, they are deleted.
         unmasking: How long a release with secure aggregation waits for its helpers.
-        helpers: Names of the helpers of a new committee, in place of the one that the run has: updates
-            masked for that one are dropped. None means that the committee stays as it is.
+        helpers: Names of the helpers of a new committee, in place of the run's present committee. Updates
+            masked for the present committee are dropped. None means that the committee stays as it is.
     """
 
     clients: Annotated[int, Field(ge=1)] = 1
