@@ -15,8 +15,8 @@ COSTS = ("time", "versions", "tasks", "bytes")
 """Costs up to a target: virtual seconds, versions, updates that arrived, bytes up and down."""
 
 VALUES = ("best", "final", "level", "change", "worst")
-"""Values of a metric in a run: best and final value; mean, and mean absolute change from one evaluation to the
-next, over the last fifth of the time; final value of the worst client."""
+"""Values of a metric in a run: best and final value; mean, and mean absolute change from one evaluation to
+the next, over the last fifth of the time; final value of the worst client."""
 
 Number = float | tuple[float, float] | None
 """A number of a paper: a value, or a value with its deviation. None means that it was never reached."""
