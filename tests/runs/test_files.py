@@ -12,14 +12,13 @@ from offbeat.core.errors import DamageError, RunError
 from offbeat.core.layout import Layout
 from offbeat.core.model import Tensors
 from offbeat.runs.files import (
-    pack_tensors,
     read_file,
     read_model,
     read_tensors,
-    unpack_tensors,
     write_private,
     write_tensors,
 )
+from offbeat.runs.packing import pack_tensors, unpack_tensors
 
 TENSORS = {
     "w": torch.arange(6.0).reshape(2, 3),
