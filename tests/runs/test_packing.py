@@ -63,6 +63,21 @@ def test_tensors_are_read_from_within_a_file_in_the_order_of_their_names() -> No
     assert file.read() == b"after"
 
 
+def test_no_bytes_of_tensors_are_held_beside_them() -> None:
+    class Watched(BytesIO):
+        most = 0
+
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            self.most = max(self.most, len(data))
+            return data
+
+    data = pack_tensors({"w": torch.zeros(10_000)})
+    file = Watched(data)
+    read_packed(file, len(data))
+    assert 0 < file.most < 200
+
+
 def test_tensors_can_be_written_to_and_share_nothing() -> None:
     data = pack_tensors(TENSORS)
     unpack_tensors(data)["w"].fill_(9)
