@@ -8,15 +8,13 @@ from errno import EINVAL
 from pathlib import Path
 from secrets import token_hex
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.core.module_tensors import found_by_name
 from offbeat.runs.damage import damage, reading
-from offbeat.runs.packing import CHECKSUM, intact, read_pieces, signed
+from offbeat.runs.packing import CHECKSUM, intact, packed_pieces, read_pieces, signed, write_pieces
 from offbeat.runs.permissions import file_mode, make_file, private_directory
 
 ON_DEVICE = "on_device"
@@ -24,7 +22,8 @@ ON_DEVICE = "on_device"
 MISMATCH = "does not match its checksum"
 PRIVATE_PART = re.compile(r"\..+\.[0-9a-f]{8}", re.ASCII)
 """Name of a file that `write_private` has not finished."""
-_SYSTEM_REASON = re.compile(r"I/O error: (.+?) \(os error \d+\)")
+SAFETENSORS_PART = re.compile(r"\.tmp[0-9A-Za-z]{6}", re.ASCII)
+"""Name of a file that safetensors 0.8 has not finished, with which earlier versions wrote tensors."""
 
 
 def write_tensors(
@@ -35,21 +34,22 @@ def write_tensors(
     Raises `OSError` where it cannot be written, such as on a full disk.
     """
     check_replaceable(path)
+    here = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    described = signed(here, metadata or {})
     part = path.with_suffix(".part")
     # The file gets its mode before anybody can read data from it.
     make_file(part)
     try:
-        contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-        described = signed(contiguous, metadata or {})
-        save_file(contiguous, part, described)
-    except SafetensorError as error:
-        # Safetensors raises its own class for a failed write, with the system's reason and number.
-        reason = _SYSTEM_REASON.search(str(error))
-        raise OSError(reason[1] if reason else str(error)) from None
-    part.chmod(file_mode(path.parent))
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(path)
+        with part.open("r+b", buffering=0) as file:
+            file.truncate()
+            write_pieces(file.fileno(), packed_pieces(here, described))
+            os.fsync(file.fileno())
+        part.chmod(file_mode(path.parent))
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
     return described[CHECKSUM]
 
 

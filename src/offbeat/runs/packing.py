@@ -8,7 +8,8 @@ earlier versions have none, and are read without it.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedIOBase, BytesIO
 from math import prod
 from typing import Annotated, Any
@@ -69,6 +70,14 @@ def packed_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) ->
     said += b" " * (-len(said) % 8)
     yield len(said).to_bytes(_LENGTH, "little") + said
     yield from (_octets(tensor) for _, tensor in ordered if tensor.numel())
+
+
+def write_pieces(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:
+    """Write pieces to an open file, of which the system may take less at once. Raises `OSError`."""
+    for piece in pieces:
+        left = memoryview(piece)
+        while left:
+            left = left[os.write(descriptor, left) :]
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
