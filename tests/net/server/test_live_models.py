@@ -24,6 +24,7 @@ from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.open_run import open_run
 from offbeat.net.server.service import OpenRun
 from offbeat.net.server.state_files import UpdateLog
+from offbeat.runs.files import write_tensors
 from tests.net.support import coordinator_from, terms_of
 
 VALUES = 300_000  # taken in chunks, and by one core
@@ -172,6 +173,21 @@ def test_a_run_is_opened_again_without_its_initial_model(tmp_path: Path) -> None
     assert torch.equal(again.coordinator.tensors.model.values, version)
     assert (good := again.coordinator.tensors.good) is not None
     assert torch.equal(good.load().values, learner.initial(experiment.seed).values)
+
+
+def test_a_run_begins_with_other_weights_without_a_further_copy(tmp_path: Path) -> None:
+    learner = server_learner(LogisticSpec(), sample_shape=(VALUES,), classes=1)
+    weights = learner.initial(7)
+    write_tensors(tmp_path / "w.safetensors", weights.state_dict())
+    initial = tmp_path / "w.safetensors"
+    experiment = ob.Experiment(ob.fedasync(steps=1), learner, until=ob.Until(tasks=100), initial=initial)
+    with LiveModels() as models:
+        run = open_run(experiment, tmp_path / "run", ServerOptions(clients=1, lease=1e9))
+    # The learner's module and its model, or the tensors of the file and the model.
+    assert models.most == 2
+    assert isinstance(run, OpenRun)
+    run.store.close()
+    assert torch.equal(run.coordinator.tensors.model.values, weights.values)
 
 
 def test_an_update_is_written_before_its_memory_is_used(
