@@ -1,11 +1,14 @@
 """Tensors as bytes: those of safetensors, read into memory of their own, or an error."""
 
 import json
+from contextlib import suppress
 from io import BytesIO
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load, save
 
 from offbeat.core.model import Tensors
@@ -102,6 +105,13 @@ def entry(dtype: str = "F32", shape: tuple[int, ...] = (1,), begin: int = 0, end
         ({"v": entry(), "w": entry()}, 4, "the bytes of w, 0 to 4, are not those of its shape"),
         ({"w": entry()}, 5, "it has 1 bytes after its tensors"),
         ({"__metadata__": {"xxh3_64": "0"}, "w": entry()}, 4, "the tensors do not match their checksum"),
+        (
+            {"a": {"dtype": "F32", "shape": [0, 2**70], "data_offsets": [0, 0]}},
+            0,
+            "its head cannot be read|larger",
+        ),
+        ({"a": {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}, 0, "larger than any"),
+        ({"a": {"dtype": "F32", "shape": [1] * 100, "data_offsets": [0, 4]}}, 4, "dimensions"),
     ],
 )
 def test_bytes_that_are_no_tensors_are_an_error(head: Any, size: int, problem: str) -> None:
@@ -120,3 +130,24 @@ def test_a_file_that_has_become_shorter_is_an_error() -> None:
 def test_a_length_that_no_head_has_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="its head cannot have"):
         unpack_tensors(data)
+
+
+@pytest.mark.parametrize(
+    "head", [b"[" * 100_000, b'{"a":' + b"[" * 100_000, b'{"__metadata__":' + b"[" * 100_000]
+)
+def test_a_head_that_is_nested_too_deep_is_an_error(head: bytes) -> None:
+    with pytest.raises(ValueError, match="its head cannot be read"):
+        unpack_tensors(len(head).to_bytes(8, "little") + head)
+
+
+@given(data=st.data())
+def test_whatever_is_changed_in_a_file_it_is_read_or_is_an_error(data: st.DataObject) -> None:
+    packed = bytearray(pack_tensors(TENSORS))
+    head = int.from_bytes(packed[:8], "little")
+    for _ in range(data.draw(st.integers(1, 4))):
+        packed[data.draw(st.integers(0, head + 8))] = data.draw(
+            st.sampled_from(b'0123456789-.[]{}":,eFU\x00\xff')
+        )
+    with suppress(ValueError):
+        tensors, _ = read_pieces(BytesIO(packed), len(packed))
+        assert sum(tensor.nbytes for tensor in tensors.values()) <= len(packed)

@@ -26,6 +26,7 @@ _METADATA = "__metadata__"
 """Key of the metadata in the head."""
 _LENGTH = 8  # bytes at the start: the length of the head
 _LONGEST = 100_000_000  # bytes of a head that safetensors accepts
+_MOST_VALUES = 2**59  # in a tensor, whose bytes a signed number of 64 bits counts
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -118,6 +119,9 @@ def read_pieces(file: BufferedIOBase, size: int) -> tuple[dict[str, Tensor], dic
             raise ValueError(f"the dtype of {name}, {entry.dtype}, is not known")
         if begin != at or until > end or until - begin != prod(entry.shape) * dtype.itemsize:
             raise ValueError(f"the bytes of {name}, {begin} to {until}, are not those of its shape")
+        # A size of 0 hides others of which PyTorch cannot compute the strides.
+        if prod(max(1, n) for n in entry.shape) > _MOST_VALUES:
+            raise ValueError(f"the shape of {name} is larger than any tensor's")
         tensor = tensors[name] = torch.empty(entry.shape, dtype=dtype)
         if tensor.nbytes and file.readinto(_octets(tensor)) < tensor.nbytes:
             raise ValueError(f"it ends within {name}")
@@ -133,7 +137,7 @@ def _read_head(data: bytes) -> tuple[dict[str, _Entry], dict[str, str]]:
         head = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
         metadata = msgspec.json.decode(head.pop(_METADATA, b"{}"), type=dict[str, str])
         return {name: msgspec.json.decode(own, type=_Entry) for name, own in head.items()}, metadata
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ValueError(f"its head cannot be read: {error}") from None
 
 
