@@ -4,27 +4,32 @@
 
 A server and its sites, which need no time to train, are processes of their own. What is told is the most
 memory that the server has had since its start and since its first update, less what a server of a small model
-has, in models; and the median of what it had. A model of more than 256 MiB shows what one of 1 GB takes: the
-pool of vectors keeps smaller ones.
+has, in models; and the median of what it had. Then the server is killed while updates are logged that no
+checkpoint has, and started again: the most memory until it serves is told too, with the number of these
+updates. A model of more than 256 MiB shows what one of 1 GB takes: the pool of vectors keeps smaller ones.
 """
 
 import argparse
 import asyncio
+import shutil
 import sys
 import tempfile
 import time
 from multiprocessing import Process
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import offbeat  # noqa: F401  before PyTorch, as the command has it
 
 # isort: split
 import torch
-from processes import fork, kill
+from processes import fork, has_ended, kill
 from round_trip import exchanges, features, limits, tell
 
 from offbeat.core.layout import Layout
+from offbeat.net.server.stored_updates import NEWEST
+from offbeat.runs.record import read_run
 
 FOREVER = 10**9
 SMALL = 2
@@ -69,27 +74,72 @@ def memory(pid: int, key: str) -> float:
     return int(next(line.split()[1] for line in lines if line.startswith(f"{key}:"))) / 1024
 
 
-def measured(place: Path, kind: str, values: int, sites: int, updates: int) -> tuple[float, float, float]:
-    """MiB of a server: the most at its start, the most afterwards, the median between its samples."""
-    state = place / f"{kind}-{values}-{sites}"
-    server = fork(lambda: serve_run(state, kind, values, sites), state.with_suffix(".log"))
-    try:
-        told = state.with_suffix(".json")
+class Server:
+    """A server in a process of its own, which serves once this is made.
+
+    Attributes:
+        state: Its state directory.
+        pid: Its process.
+        address: Where it listens.
+        at_start: MiB that it has had at most until it served.
+    """
+
+    def __init__(self, state: Path, kind: str, values: int, sites: int) -> None:
+        self.state, told = state, state.with_suffix(".json")
+        told.unlink(missing_ok=True)
+        self.pid = fork(lambda: serve_run(state, kind, values, sites), state.with_suffix(".log"))
         while not told.exists():
+            if has_ended(self.pid):
+                raise RuntimeError(f"the server has failed: see {state}.log")
             time.sleep(0.1)
-        at_start = memory(server, "VmHWM")
-        Path(f"/proc/{server}/clear_refs").write_text("5", encoding="ascii")  # forgets the most so far
-        address = f"127.0.0.1:{told.read_text(encoding='ascii')}"
-        work, seen = Process(target=train, args=(address, values, sites, updates)), []
+        self.at_start = memory(self.pid, "VmHWM")
+        self.address = f"127.0.0.1:{told.read_text(encoding='ascii')}"
+
+    def deliver(self, values: int, sites: int, updates: int) -> tuple[float, float]:
+        """Have sites deliver, each so many updates; returns the most MiB meanwhile, and their median."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5", encoding="ascii")  # forgets the most so far
+        work, seen = Process(target=train, args=(self.address, values, sites, updates)), []
         work.start()
         while work.is_alive():
-            seen.append(memory(server, "VmRSS"))
+            seen.append(memory(self.pid, "VmRSS"))
             work.join(0.1)
         if work.exitcode:
-            raise RuntimeError(f"the sites have failed: see {state}.log")
-        return at_start, memory(server, "VmHWM"), median(seen)
+            raise RuntimeError(f"the sites have failed: see {self.state}.log")
+        return memory(self.pid, "VmHWM"), median(seen)
+
+    def logged(self) -> int:
+        """Number of updates that no checkpoint has."""
+        return int(next(read_run(self.state).select(f"SELECT count(*) FROM {NEWEST}"))[0])
+
+
+class Measured(NamedTuple):
+    """MiB of a server: at most until it serves, with updates, their median, at most at a restart.
+
+    The last number is that of the updates which were logged at the restart.
+    """
+
+    start: float
+    updates: float
+    median: float
+    restart: float
+    logged: int
+
+
+def measured(place: Path, kind: str, values: int, sites: int, updates: int) -> Measured:
+    """Measure a server, which is killed and started again."""
+    state = place / f"{kind}-{values}-{sites}"
+    server = Server(state, kind, values, sites)
+    try:
+        most, usual = server.deliver(values, sites, updates)
+        # A checkpoint may have come after the last update.
+        while not (logged := server.logged()):
+            server.deliver(values, sites, 1)
     finally:
-        kill(server)
+        kill(server.pid)
+    again = Server(state, kind, values, sites)
+    kill(again.pid)
+    shutil.rmtree(state)
+    return Measured(server.at_start, most, usual, again.at_start, logged)
 
 
 def main() -> int:
@@ -101,14 +151,19 @@ def main() -> int:
     parser.add_argument("--sites", type=int, nargs="+", default=[1, 2])
     chosen = parser.parse_args()
     values, model = chosen.megabytes * 250_000, chosen.megabytes * 1e6 / 2**20
-    print("| algorithm | sites | most at the start | most with updates | median |\n|---|---|---|---|---|")
+    print(
+        "| algorithm | sites | most at the start | most with updates | median | most at a restart | logged |"
+    )
+    print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory(prefix="offbeat-large-models-") as name:
         for kind in KINDS:
             for sites in chosen.sites:
                 bare = measured(Path(name), kind, SMALL, sites, chosen.updates)
                 found = measured(Path(name), kind, values, sites, chosen.updates)
-                models = [f"{(own - less) / model:.1f}" for own, less in zip(found, bare, strict=True)]
-                print(f"| {kind} | {sites} | {' | '.join(models)} |", flush=True)
+                models = [
+                    f"{(own - less) / model:.1f}" for own, less in zip(found[:-1], bare[:-1], strict=True)
+                ]
+                print(f"| {kind} | {sites} | {' | '.join(models)} | {found.logged} |", flush=True)
     return 0
 
 

@@ -101,7 +101,7 @@ class Experiment:
         """
         algorithm, learner = self.algorithm, self.learner or NoTraining(clients)
         check_concurrency(algorithm, clients)
-        first = start_from(learner.initial(self.seed), self.initial)
+        first = self._initial_model(learner)
         complete = finalizer(algorithm.buffers, learner if tested else None, first, self.seed)
         check_layout(algorithm, first.layout)
         plan = self.release_plan(first.layout, clients)
@@ -110,6 +110,13 @@ class Experiment:
         root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, self.seed)
         experiment = replace(self, learner=learner)
         return PreparedRun(experiment, clients, first, algorithm, complete, root, plan)
+
+    def _initial_model(self, learner: Learner) -> Model:
+        """The learner's own initial model, or other weights in its layout."""
+        if self.initial is None:
+            return learner.initial(self.seed)
+        # The memory of the learner's model is free while the weights are read.
+        return start_from(learner.initial(self.seed).layout, self.initial)
 
     def release_plan(self, layout: Layout, clients: int) -> ReleasePlan | None:
         """The plan for the releases of the run, fixed from its beginning on; None without privacy.

@@ -13,7 +13,7 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.core.learner import NO_INPUTS, LocalTask
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.objectives import Plain
-from offbeat.runs.files import pack_tensors, unpack_tensors
+from offbeat.runs.packing import pack_tensors, unpack_tensors
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -12,14 +12,13 @@ from offbeat.core.errors import DamageError, RunError
 from offbeat.core.layout import Layout
 from offbeat.core.model import Tensors
 from offbeat.runs.files import (
-    pack_tensors,
     read_file,
     read_model,
     read_tensors,
-    unpack_tensors,
     write_private,
     write_tensors,
 )
+from offbeat.runs.packing import pack_tensors, unpack_tensors
 
 TENSORS = {
     "w": torch.arange(6.0).reshape(2, 3),
@@ -80,6 +79,24 @@ def test_an_error_says_what_is_lost_and_what_to_do(
     assert isinstance(caught.value, DamageError)
     assert caught.value.lost == "a version that tasks of the checkpoint started from"
     assert caught.value.remedy.startswith("restore the directory from a copy")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tensors(tmp_path / "a.safetensors", TENSORS)
+    before, write = (tmp_path / "a.safetensors").read_bytes(), os.write
+
+    def full(file: int, data: memoryview) -> int:
+        if os.fstat(file).st_size:
+            raise OSError(28, "No space left on device")
+        return write(file, data[:50])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        write_tensors(tmp_path / "a.safetensors", {"w": torch.zeros(9)})
+    assert [path.name for path in tmp_path.iterdir()] == ["a.safetensors"]
+    assert (tmp_path / "a.safetensors").read_bytes() == before
 
 
 def test_a_model_of_another_layout_is_damage(tmp_path: Path) -> None:

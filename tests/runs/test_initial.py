@@ -58,7 +58,7 @@ def test_a_resumed_run_needs_the_same_initial_weights(tmp_path: Path) -> None:
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    model = LEARNER.initial(0)
+    layout = LEARNER.initial(0).layout
     save_file({"weight": torch.zeros(2, 4), "bias": torch.zeros(2)}, tmp_path / "other.safetensors")
     save_file({"bias": torch.zeros(2)}, tmp_path / "less.safetensors")
     (tmp_path / "broken.safetensors").write_bytes(b"no")
@@ -69,6 +69,6 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("nowhere", r"cannot be read"),
     ):
         with pytest.raises(ob.UsageError, match=says):
-            start_from(model, tmp_path / f"{name}.safetensors")
+            start_from(layout, tmp_path / f"{name}.safetensors")
     with pytest.raises(ob.UsageError, match="cannot be read"):
-        start_from(model, tmp_path)  # a directory without a finished run
+        start_from(layout, tmp_path)  # a directory without a finished run

@@ -10,7 +10,7 @@ import torch
 from offbeat.callbacks.csv_tracker import CSVFile
 from offbeat.net.client.store import SiteStore
 from offbeat.net.server.state_files import UpdateLog
-from offbeat.runs.files import write_tensors
+from offbeat.runs.files import write_private, write_tensors
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.store import RunStore
 
@@ -64,6 +64,14 @@ def test_an_open_directory_gets_a_warning_and_no_file_that_all_can_write(
     found = write_all(directory)
     del found["state"]
     assert set(found.values()) == {0o664}
+
+
+def test_a_private_file_is_its_owners_in_an_open_directory(umask: int, tmp_path: Path) -> None:
+    directory = tmp_path / "state"
+    directory.mkdir()
+    directory.chmod(0o777)
+    write_private(directory / "tokens.json", b"secret")
+    assert modes(directory) == {"state": 0o777, "tokens.json": 0o600}
 
 
 def test_a_site_keeps_its_state_to_itself(umask: int, tmp_path: Path) -> None:

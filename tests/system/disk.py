@@ -332,14 +332,6 @@ def watching(disks: list[Disk]) -> Iterator[None]:
         if disk is not None:
             disk.made(Path(path))
 
-    def save_file(tensors: Any, path: Any, metadata: Any = None) -> None:
-        disk = disk_of(path)
-        if disk is not None:
-            disk.change("write", _short(disk, path))
-        real_save(tensors, path, metadata)
-        if disk is not None:
-            disk.file(Path(path))
-
     def connect(path: Any, **kwargs: Any) -> Any:
         text = os.fspath(path).removeprefix("file://").removesuffix("?mode=ro")
         if disk_of(text) is None:
@@ -348,9 +340,6 @@ def watching(disks: list[Disk]) -> Iterator[None]:
 
     real_open, real_write, real_sync, real_replace = os.open, os.write, os.fsync, os.replace
     real_unlink, real_mkdir, real_connect, real_list = os.unlink, os.mkdir, sqlite3.connect, os.listdir
-    import offbeat.runs.files
-
-    real_save = offbeat.runs.files.save_file
     changed: list[tuple[Any, str, Any]] = [
         (os, "open", open_), (os, "write", write), (os, "fsync", sync), (os, "fdatasync", sync),
         (os, "replace", replace), (os, "unlink", unlink), (os, "mkdir", mkdir), (sqlite3, "connect", connect),
@@ -360,7 +349,6 @@ def watching(disks: list[Disk]) -> Iterator[None]:
     with ExitStack() as stack:
         for where, name, function in changed:
             stack.enter_context(patch.object(where, name, function))
-        stack.enter_context(patch("offbeat.runs.files.save_file", save_file))
         stack.enter_context(patch("offbeat.net.server.state_files._sync", sync))
         stack.enter_context(
             patch("offbeat.runs.lock.FileLock", lambda path, **_: Lock(disk_of(path), str(path)))

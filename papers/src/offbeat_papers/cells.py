@@ -28,8 +28,8 @@ class Cell:
         size: Its size.
         column: Its column.
         label: Its label.
-        digest: Digest of all that determines its numbers; runs with the same one are the same run.
-        recipe: The experiment, with what the label sets, and with the run's seed.
+        digest: Digest of everything that determines the run's numbers. Runs with the same digest are one run.
+        recipe: The recipe of the run, with what the label sets and with the run's seed.
     """
 
     study: Study
@@ -64,10 +64,10 @@ def study_cells(
     Args:
         study: The study.
         size: The size.
-        columns: Columns of it. None means all that are run at the size.
-        labels: Labels of it. None means all that are run at the size.
+        columns: Columns of the study. None means all that run at the size.
+        labels: Labels of the study. None means all that run at the size.
         seeds: Number of seeds. None means the recipe's.
-        least_seeds: Number of seeds at least, whatever the recipe has.
+        least_seeds: Least number of seeds, also if `seeds` or the recipe has fewer.
 
     Raises:
         UsageError: There is no such size, column or label, or a setting is not valid.

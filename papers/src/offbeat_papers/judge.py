@@ -41,9 +41,9 @@ class ItemRows:
         size: The size.
         metric: Its metric.
         runs: The rows by arm and seed.
-        targets: Its target by column, of the columns that have one.
-        planned: Number of runs that it has, with those that have no row.
-        limits: Virtual seconds to which its runs are limited, by column.
+        targets: Its target by column, for the columns that have one.
+        planned: Number of its runs, including the runs without a row.
+        limits: Limit of its runs in virtual seconds, by column.
         seeds: The seeds of the recipe.
     """
 
@@ -120,11 +120,11 @@ class JudgedPair:
     Attributes:
         better: The arm that is said to be ahead.
         than: The other arm.
-        seeds: The seeds that both have.
-        advantages: The advantage in each seed whose two runs are of the same kind of processor; of a cost,
-            its logarithm. None where neither arm got to the target.
-        paper: The advantage by the paper's numbers, in the same unit; infinite where the other never got
-            there. None where the paper has no such numbers.
+        seeds: The seeds that both arms have.
+        advantages: The advantage in each seed whose two runs are of the same kind of processor; for a cost,
+            the logarithm of the ratio. None means that neither arm reached the target.
+        paper: The advantage by the paper's numbers, in the same unit; infinite if the other arm never reached
+            the target. None means that the paper has no such numbers.
     """
 
     better: Arm
@@ -154,8 +154,8 @@ class MeasuredClaim:
         rows: The rows of its item.
         claim: The claim.
         by: What is compared.
-        pairs: Its pairs of arms that are run at the size.
-        named: Number of pairs that it names.
+        pairs: Its pairs of arms that run at the size.
+        named: Number of pairs that the claim names, at any size.
     """
 
     rows: ItemRows
@@ -377,10 +377,10 @@ def _arm(text: str, column: str) -> Arm:
 
 
 def judge_items(items: Sequence[ItemRows]) -> list[JudgedItem]:
-    """Judge items together, as those of a paper are: the more claims, the more a verdict asks of each.
+    """Judge items together, as the items of a paper are: the p-values are adjusted for all their claims.
 
-    Columns and labels that are not run at an item's size are left out of its claims. Claims on data that are
-    not real get no verdict; the causes of a paper are a family of their own, beside its claims.
+    Columns and labels that do not run at an item's size are left out of the item's claims. Claims on
+    generated data get no verdict. The claims of items that explain others form a separate family.
     """
     measured = [[measure_claim(rows, claim) for claim in rows.item.claims] for rows in items]
     every = [claim for claims in measured for claim in claims]
@@ -406,7 +406,7 @@ def judge_item(rows: ItemRows, family: Sequence[ItemRows] = ()) -> JudgedItem:
 
     Args:
         rows: The item.
-        family: Other items that it is judged with.
+        family: Other items whose claims are judged together with the item's.
     """
     others = [other for other in family if (other.study.name, other.name) != (rows.study.name, rows.name)]
     return judge_items([rows, *others])[0]

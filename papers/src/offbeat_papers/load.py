@@ -41,7 +41,7 @@ def load_study(name: str | Path) -> Study:
         name: Path of a YAML file, or name of a built-in study.
 
     Raises:
-        UsageError: It is not found or not valid; one line.
+        UsageError: The study is not found or not valid; the message is one line.
     """
     path, known = Path(name), {**built_in_studies(), **leaderboard_studies()}
     if not path.is_file():

@@ -1,7 +1,8 @@
 """Rows of results: one for each finished run, in a CSV file for each study, and the runs' curves beside it.
 
-A row is found by the digest of its run. Several processes may append at the same time: a file lock; a row is
-on the disk when `Results.append` returns, and one that a crash has cut is dropped by the next reader.
+A row is found by the digest of its run. Several processes may append at the same time, because a file lock
+protects the file. A row is on the disk when `Results.append` returns. Readers drop a last row that a crash
+has cut.
 """
 
 import csv
@@ -49,18 +50,21 @@ class ResultRow:
         commit: Commit of the checkout, with "-dirty" where files of the package were changed; or "unknown".
         machine: Processor, cores, and PyTorch's version.
         seconds: Virtual seconds of the run.
-        processor: Processor seconds it took. None means unknown: it was interrupted and resumed.
+        processor: Processor seconds of the run. None means unknown, because the run was interrupted and
+            resumed.
         versions: Versions made.
         tasks: Updates that arrived.
         bytes_up: Bytes sent by clients.
         bytes_down: Bytes sent to clients.
         ended: Why it ended: a limit, or that the training has diverged.
-        spent: What the last evaluation came after, by metric; a cost that was not reached is above this.
+        spent: Costs at the last evaluation, by metric. The cost of a target that was not reached is above
+            them.
         best: Best value by metric.
         final: Value of the last evaluation by metric.
-        level: Mean over the last fifth of its time by metric.
-        change: Mean absolute change from one evaluation to the next there by metric.
-        reached: What the first evaluation at a target or better came after, by metric and target.
+        level: Mean over the last fifth of the time, by metric.
+        change: Mean absolute change from one evaluation to the next in that fifth, by metric.
+        reached: Costs at the first evaluation that reached a target, by metric and target. None means that no
+            evaluation did.
     """
 
     study: str

@@ -15,11 +15,11 @@ COSTS = ("time", "versions", "tasks", "bytes")
 """Costs up to a target: virtual seconds, versions, updates that arrived, bytes up and down."""
 
 VALUES = ("best", "final", "level", "change", "worst")
-"""What is measured of a metric in a whole run: best and final value; mean and mean absolute change from one
-evaluation to the next over the last fifth of its time; final value of the worst client."""
+"""Values of a metric in a run: best and final value; mean, and mean absolute change from one evaluation to
+the next, over the last fifth of the time; final value of the worst client."""
 
 Number = float | tuple[float, float] | None
-"""A number of a paper: the value, or value and deviation; null means never reached."""
+"""A number of a paper: a value, or a value with its deviation. None means that it was never reached."""
 
 
 class PaperClaim(Section):
@@ -27,22 +27,23 @@ class PaperClaim(Section):
 
     Attributes:
         says: The claim, in the paper's words or near them.
-        better: An arm: a label, or "label@column".
-        than: The arms it is compared with.
-        by: A cost up to the target ("time", "versions", "tasks", "bytes"), of which less is better; or a
-            value of the item's metric ("best", "final", "level", "change", "worst"); or the name of a metric,
-            whose level it is. None means what the item shows.
-        columns: Columns in which it is said of arms without "@". None means the item's.
-        against: By column in which `better` is meant the column in which each of `than` is. Empty means that
-            all are meant in the same columns.
-        over: What is compared is not the arms but the advantage of each over a label in its column, the gain:
-            the label of `better` and that of `than`, or one for both. Empty means the arms.
-        margin: What it is better by at least: in the metric's own unit, or for a cost as a share (0.5: the
-            other takes 1.5 times as much). Below 0 it says "not worse by more than".
-        quantifier: Of which of its pairs of arms it speaks, as the paper words it: of their mean ("faster"),
-            of every one ("in all cases"), of most ("usually") or of some ("can sometimes").
-        quote: The paper's words that say so.
-        cause: Why it does not hold, as an experiment has shown.
+        better: The arm that is better: a label, or "label@column".
+        than: The arms with which `better` is compared.
+        by: The compared quantity: a cost up to the target ("time", "versions", "tasks", "bytes"), of which
+            less is better; a value of the item's metric ("best", "final", "level", "change", "worst"); or the
+            name of a metric, which means the metric's level. None means what the item shows.
+        columns: Columns in which arms without "@" are compared. None means the item's columns.
+        against: The column of `than` for each column of `better`. Empty means the same column.
+        over: Base labels of a claim about gains, which compares the advantage of each arm over a base label
+            in the arm's column: one base label for both sides, or the one of `better` and the one of `than`.
+            Empty means that the arms themselves are compared.
+        margin: The least advantage that counts as better: in the metric's unit, or for a cost as a share
+            (with 0.5, the other takes 1.5 times as much). A negative margin allows `better` to be worse by at
+            most that amount.
+        quantifier: The pairs of arms for which the claim is made, as the paper words it: their mean
+            ("faster"), every pair ("in all cases"), most pairs ("usually") or some pair ("can sometimes").
+        quote: The paper's words.
+        cause: Why the claim does not hold, as an experiment has shown.
     """
 
     says: str
@@ -62,20 +63,23 @@ class Item(Section):
     """A table or a figure of a paper.
 
     Attributes:
-        title: What it is.
-        shows: What its table shows: a cost up to the target, or a value of the metric (see `PaperClaim.by`).
-        metric: The metric. None means the recipe's, or else the first that is shown.
-        columns: Columns of the study it has. None means all.
-        labels: Labels it has. None means all of the recipe's.
-        target: Value of the metric that costs are measured to, also by column. None means the recipe's.
-        relative: Label whose cost is 1.00x in the table. None means that costs are shown as they are.
-        figure: How it is drawn: "curves" of the metric over time, a panel for each column; "bars" of what is
-            shown, a group for each column; "lines" of what is shown over the columns. None means not at all.
-        numbers: The paper's numbers by column and label, in the unit of what is shown: a share is in [0, 1],
-            and costs are relative if `relative` is given.
-        claims: What the paper says of it.
-        notes: What is said beside the verdict.
-        explains: Experiments of the paper, such as "table-2", that it is no part of but shows the cause of.
+        title: The title of the table or figure.
+        shows: The quantity in the table: a cost up to the target, or a value of the metric (see
+            `PaperClaim.by`).
+        metric: The metric. None means the recipe's metric, or the first that is shown if the recipe has none.
+        columns: Columns of the item. None means all columns of the study.
+        labels: Labels of the item. None means all labels of the recipe.
+        target: Value of the metric up to which costs are measured, also by column. None means the recipe's.
+        relative: Label whose cost is 1.00x in the table. None means that the table has the costs themselves.
+        figure: The form of the figure: "curves" of the metric over time, with a panel for each column; "bars"
+            of what the item shows, with a group for each column; "lines" over the columns. None means no
+            figure.
+        numbers: The paper's numbers by column and label, in the unit of what the item shows: a share is in
+            [0, 1], and a cost is a ratio if `relative` is given.
+        claims: The paper's claims about the item.
+        notes: A text beside the verdict.
+        explains: Experiments of the paper, such as "table-2", whose cause the item shows. The item is no part
+            of these experiments.
     """
 
     title: str
@@ -96,12 +100,12 @@ class StudySize(Section):
     """How large the runs of a study are.
 
     Attributes:
-        set: Changes of the recipe by dotted key. They come after the column's. "algorithms.*.steps" changes
-            the option of every label that has it.
-        columns: Columns that are run. None means all.
-        labels: Labels that are run. None means all.
-        targets: Target by column, in place of the recipe's, for items that have none of their own.
-        not_here: Why it is not run on the machine of the results.
+        set: Changes of the recipe by dotted key. They apply after the column's changes. "algorithms.*.steps"
+            changes the option of every label that has the option.
+        columns: Columns that run at this size. None means all.
+        labels: Labels that run at this size. None means all.
+        targets: Targets by column, in place of the recipe's target, for items without a target.
+        not_here: Why this size was not run on the machine of the results.
     """
 
     set: dict[str, Any] = Field(default_factory=dict)
@@ -116,14 +120,14 @@ class Study(Section):
 
     Attributes:
         name: "paper/study", from the file's path.
-        title: What it is.
+        title: The title of the study.
         paper: The paper.
-        about: How it differs from the paper's setting, and why.
-        recipe: A whole recipe, as `offbeat compare` reads it; its changes are checked with it.
-        columns: Settings: changes of the recipe by dotted key, as of a size.
-        sizes: The sizes it can be run at.
+        about: How the study differs from the paper's setting, and why.
+        recipe: A whole recipe, as `offbeat compare` reads it. `check_study` checks it with all changes.
+        columns: The settings: for each column the changes of the recipe, by dotted key.
+        sizes: The sizes at which the study can run.
         items: Tables and figures by name, such as "table-1".
-        no_real_data: Why it runs on generated files only. None means that its data are real.
+        no_real_data: Why the study runs on generated files only. None means that its data are real.
     """
 
     name: str

@@ -38,11 +38,12 @@ class Trial:
 
     Attributes:
         options: Values by dotted key; empty for the label as the recipe has it.
-        score: The geometric mean of the costs up to the target, those not reached as what was spent; or the
-            mean of a value. NaN where there is none, or a run has diverged: it comes last.
-        reached: In how many seeds the target was reached; None for a value.
+        score: The geometric mean of the costs up to the target, or the mean of a value. A run that did not
+            reach the target counts as what it spent, and a diverged run as infinite. The score of a value is
+            NaN if a run has diverged; such a trial is ranked last.
+        reached: Number of seeds that reached the target. None means that the score is no cost.
         seeds: Number of seeds.
-        best: Mean of the metric's best value.
+        best: Mean over seeds of the metric's best value.
     """
 
     options: Options
@@ -85,25 +86,27 @@ def tune(
     watch: Callable[[RunProgress], None] | None = None,
     allow: Allow = NOTHING,
 ) -> Tuned:
-    """Tune a label of a recipe; called again it goes on from the rows there are.
+    """Tune a label of a recipe. A second call continues from the existing rows.
 
-    The label as the recipe has it is always a trial. Where a grid has more settings than the budget, they are
-    drawn from a fixed stream, the same in each call.
+    The label as the recipe has it is always a trial. If a grid has more settings than the budget allows, a
+    fixed random stream draws from the grid, so that each call has the same trials.
 
     Args:
         name: "folder/name" of the rows' file.
-        recipe: The recipe as a YAML file has it, or `offbeat_papers.load.study_document` gives it.
-        label: The label of its `algorithms`, or an algorithm's name.
-        options: Values of each dotted key, tried each with each; or the settings themselves.
-        trials: Most settings that are tried, that of the recipe among them.
-        seeds: Number of seeds of each.
-        score: What decides: a cost up to the recipe's target ("time", "versions", "tasks", "bytes"), or
-            "best", "final" or "level" of its metric, or the name of another metric, whose level it is.
-        first_seed: The first seed. Keep it away from the seeds on which the tuned label is compared.
-        results: Folder of the rows. None means that of `offbeat reproduce`.
-        processes: Most runs at a time.
-        watch: Called with the reports of all runs. None means nothing is.
-        allow: What the recipe may name: "module", of which what it exposes may be called, or
+        recipe: The recipe as a YAML file has it, or as `offbeat_papers.study_document` returns it.
+        label: A label of the recipe's `algorithms`, or an algorithm's name.
+        options: The values of each dotted key, which are tried in all combinations; or the settings
+            themselves.
+        trials: Largest number of settings that are tried, including the recipe's own.
+        seeds: Number of seeds of each setting.
+        score: The quantity that decides: a cost up to the recipe's target ("time", "versions", "tasks",
+            "bytes"); "best", "final" or "level" of the recipe's metric; or the name of another metric, which
+            means the metric's level.
+        first_seed: The first seed. Use other seeds than those on which the tuned label is compared.
+        results: Folder of the rows. None means the folder of `offbeat reproduce`.
+        processes: Number of runs at the same time.
+        watch: Called with the progress of all runs. None means that nothing is called.
+        allow: What the recipe may name: "module", whose exposed functions may be called, or
             "module:function".
 
     Raises:

@@ -1,6 +1,7 @@
 """The best version of a run's model by one metric, and the file that it is kept in."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from offbeat.core.errors import RunError, UsageError, reason_of
@@ -29,6 +30,7 @@ class BestModel:
 
     Raises:
         UsageError: The directory has the best version by another metric.
+        RunError: A newer file, which is left of an interrupted run, cannot be put in its place or deleted.
     """
 
     def __init__(
@@ -46,7 +48,8 @@ class BestModel:
                 self._waiting = True
                 self.publish()
             else:
-                self._new.unlink()
+                with self._changing_files():
+                    self._new.unlink()
         if self._path is not None and self._path.exists():
             metadata = read_file(self._path)[1]
             if metadata.get("metric") != metric.name:
@@ -81,11 +84,9 @@ class BestModel:
         """Write a new version beside the file. Raises `RunError` where it cannot."""
         if self._path is None or self.model is None:
             return
-        try:
+        with self._changing_files():
             write_tensors(self._new, self.model.state_dict(), self._metadata)
             sync_directory(self._path.parent)
-        except OSError as error:
-            raise RunError(f"cannot write the best model to {self._path}: {reason_of(error)}") from None
         self.model, self._waiting = None, True
 
     def publish(self) -> None:
@@ -93,9 +94,15 @@ class BestModel:
         if self._path is None or not self._waiting:
             return
         self._waiting = False
-        try:
+        with self._changing_files():
             self._new.replace(self._path)
             sync_directory(self._path.parent)
+
+    @contextmanager
+    def _changing_files(self) -> Iterator[None]:
+        """Raise what the system refuses as a `RunError`."""
+        try:
+            yield
         except OSError as error:
             raise RunError(f"cannot write the best model to {self._path}: {reason_of(error)}") from None
 

@@ -13,24 +13,22 @@ Initial = str | Path | Model
 """A `.safetensors` file with the tensors by name, the directory of a finished run, or a model."""
 
 
-def start_from(model: Model, initial: Initial | None) -> Model:
-    """The model with which a run starts.
+def start_from(layout: Layout, initial: Initial) -> Model:
+    """The model with which a run starts from other weights than the learner's own.
 
     Args:
-        model: The learner's initial model.
-        initial: Where its weights come from. A file may have more tensors, such as those that are frozen,
-            which are not read. None means the learner's own.
+        layout: The layout of the learner's model.
+        initial: Where the weights come from. A file may have more tensors, such as those that are frozen,
+            which are not used.
 
     Returns:
-        A model of the learner's layout.
+        A model of the layout.
 
     Raises:
         UsageError: The file cannot be read, or a tensor is not there or has another shape.
     """
-    if initial is None:
-        return model
     if isinstance(initial, Model):
-        return fitted(model.layout, initial.state_dict(), "initial = the model given")
+        return fitted(layout, initial.state_dict(), "initial = the model given")
     path = Path(initial)
     path = path / MODEL if path.is_dir() else path
     try:
@@ -40,7 +38,7 @@ def start_from(model: Model, initial: Initial | None) -> Model:
             f"initial = {initial} cannot be read ({path} {error.problem}): give a .safetensors file, or the "
             "directory of a finished run"
         ) from None
-    return fitted(model.layout, tensors, f"initial = {initial}")
+    return fitted(layout, tensors, f"initial = {initial}")
 
 
 def fitted(layout: Layout, tensors: Tensors, source: str) -> Model:

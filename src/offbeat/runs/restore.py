@@ -34,8 +34,10 @@ def restore_model(
 ) -> None:
     """Restore the model, the versions in flight, the updates held and the parts' memories.
 
+    The memory of the initial model is freed before the tensors are read.
+
     Args:
-        tensors: What is restored.
+        tensors: What is restored. After an error they are of no use.
         server: The server, which is where it was at the checkpoint.
         directory: The run's directory.
         checkpoint: The checkpoint.
@@ -46,6 +48,7 @@ def restore_model(
         DamageError: A file is missing or damaged.
     """
     layout, device = tensors.model.layout, tensors.model.values.device
+    tensors.good, tensors.model = None, tensors.model.to("meta")
     file = directory / checkpoint.state
     with reading(file):
         state, metadata = read_file(file)
@@ -53,6 +56,8 @@ def restore_model(
         if device.type != "cpu":
             state = _moved(state, metadata.get(ON_DEVICE), device, layout)
     tensors.version = server.version
+    if checkpoint.good is not None:
+        tensors.good = _good_version(tensors, directory, checkpoint.good)
     tensors.memory.update(_under(state, "aggregator."))
     for i, memory in enumerate(tensors.step_memories):
         memory.update(_under(state, f"step.{i}."))
@@ -66,8 +71,6 @@ def restore_model(
             versions[version] = read_version(layout, directory, version).to(device)
         return versions[version]
 
-    good = checkpoint.good
-    tensors.good = None if good is None else GoodVersion.in_memory(good, base(good))
     tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}
     tensors.fresh = {task: (version, base(version)) for task, version in checkpoint.fresh.items()}
     for number, (version, lr, metrics) in checkpoint.updates.items():
@@ -117,6 +120,24 @@ def read_version(layout: Layout, directory: Path, version: Version) -> Model:
     path = directory / version_file(version)
     with reading(path):
         return _model(layout, read_tensors(path))
+
+
+def _good_version(tensors: GlobalModel, directory: Path, version: Version) -> GoodVersion:
+    """The version to which a rollback goes, whose content stays in its file until then."""
+    layout, device = tensors.model.layout, tensors.model.values.device
+
+    def load() -> Model:
+        return read_version(layout, directory, version).to(device)
+
+    try:
+        # A file that is damaged is told of now, and not when it is needed.
+        load()
+    except DamageError:
+        if version != tensors.version:
+            raise
+        # The checkpoint's own version is in its state too. A copy of a directory has it there only.
+        return GoodVersion.in_memory(version, tensors.model)
+    return GoodVersion(version, load)
 
 
 def _moved(state: Mapping[str, Tensor], recorded: str | None, device: Any, layout: Layout) -> Tensors:

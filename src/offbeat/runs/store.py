@@ -31,7 +31,7 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.columns import check_depth, check_meta
 from offbeat.runs.damage import damage, database_error
 from offbeat.runs.database import open_database
-from offbeat.runs.files import ON_DEVICE, sync_directory, write_tensors
+from offbeat.runs.files import ON_DEVICE, SAFETENSORS_PART, sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import make_file
 from offbeat.runs.processor import processor_name
@@ -403,8 +403,10 @@ class RunStore:
 
     def _delete_except(self, names: set[str]) -> None:
         """Delete the files that no checkpoint names; one that cannot be deleted is at the next checkpoint."""
+        kept = names | {MODEL, BEST}
         for path in self.directory.iterdir():
-            if path.suffix in (".safetensors", ".part") and path.name not in names | {MODEL, BEST}:
+            unnamed = path.suffix in (".safetensors", ".part") and path.name not in kept
+            if unnamed or SAFETENSORS_PART.fullmatch(path.name) is not None:
                 with suppress(OSError):
                     path.unlink()
 

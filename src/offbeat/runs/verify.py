@@ -8,7 +8,8 @@ from pathlib import Path
 
 from offbeat.core.errors import OffbeatError
 from offbeat.runs.damage import damage
-from offbeat.runs.files import checksum, read_file
+from offbeat.runs.files import read_file
+from offbeat.runs.packing import checksum
 from offbeat.runs.record import Checkpoint, RunRecord, holds_run, read_run
 from offbeat.runs.schema import DATABASE, MODEL
 from offbeat.runs.store import update_file, version_file

@@ -22,8 +22,8 @@ class LookAnswers:
         pairs: The pairs, with these seeds.
         seeds: Number of seeds of the look.
         level: Level that is spent at the look.
-        margin: What the claimed arm is ahead by at least.
-        matters: Least size of a difference that matters. None means that there is none.
+        margin: Least advantage of the claimed arm.
+        matters: Least size of a difference that matters. None means that no such size is defined.
         correlation: Correlation of the study's columns.
     """
 
@@ -36,12 +36,12 @@ class LookAnswers:
 
     @cached_property
     def effect(self) -> Average | None:
-        """The mean effect; a seed in which neither arm got there counts 0."""
+        """The mean effect. A seed in which neither arm reached the target counts as 0."""
         return average(self.pairs, self.correlation)
 
     @cached_property
     def tested(self) -> Average | None:
-        """The mean that is compared with the margin; a seed in which neither arm got there counts as much."""
+        """The mean to compare with the margin; a seed without a reached target counts as the margin."""
         return average(self.pairs, self.correlation, self.margin) if self.margin else self.effect
 
     @cached_property
@@ -55,7 +55,7 @@ class LookAnswers:
         return pairs_ahead(self.pairs, self.margin, self.tested)
 
     def sides(self, question: Quantifier) -> Sides:
-        """P-values at this look by itself: that it is not as the question has it, and not the reverse."""
+        """P-values at this look: that the question's claim is not so, and that its opposite is not so."""
         if question == "average":
             return NOTHING if self.tested is None else self.tested.sides(self.margin)
         if question == "most":
@@ -66,7 +66,8 @@ class LookAnswers:
     def equal(self, question: Quantifier) -> float:
         """P-value of a difference that matters: on average, or for another question in any of the pairs.
 
-        It is 1 where no size of a difference matters, or where less than half of the seeds say something.
+        The p-value is 1 if no such size is defined. It is also 1 if neither arm reached the target in more
+        than half of the pairs of runs.
         """
         said = [value is not None for pair in self.pairs for value in pair.advantages.values()]
         if self.matters is None or 2 * sum(said) < len(said):
@@ -75,10 +76,10 @@ class LookAnswers:
         return max(1.0 if one is None else one.equal(self.matters) for one in alone)
 
     def detectable(self, question: Quantifier) -> float | None:
-        """The effect that this look would find in four of five cases, at the level spent on it.
+        """The effect that this look would find in four of five cases, at the look's level.
 
-        It is that on average; of "every" the largest of a pair, of "some" the smallest. None where it is not
-        known.
+        For "average" and "most" it is the mean effect, for "every" the largest effect of a pair, and for
+        "some" the smallest. None means unknown.
         """
         if question in ("average", "most"):
             effect = None if self.tested is None else self.tested.detectable(self.level)

@@ -1,6 +1,6 @@
 """The mean effect over the pairs of a claim, tested by a stratified Welch t.
 
-The settings of a paper are fixed, and their seeds are what varies: a (column, seed) block is the replicate.
+The settings of a paper are fixed, and only the seeds vary. So a (column, seed) block is the replicate.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from typing import NamedTuple
 LEAST_SEEDS = 3
 """Fewest seeds with which two arms are compared."""
 POWER = 0.8
-"""Probability of finding an effect of the size that is called detectable."""
+"""Probability of finding an effect of the detectable size."""
 # A standard deviation nearer to 0 is rounding.
 _ROUNDING = 1e-9
 
@@ -45,14 +45,14 @@ class PairSample:
 
     Attributes:
         block: The pair's column; pairs of the same block and seed are not independent.
-        advantages: By seed, by how much the claimed arm is ahead; None where neither arm got to the target.
+        advantages: Advantage of the claimed arm by seed. None means that neither arm reached the target.
     """
 
     block: Hashable
     advantages: Mapping[int, float | None]
 
     def values(self, neither: float) -> dict[int, float]:
-        """The advantages by seed, with `neither` where neither arm got there; empty with too few seeds."""
+        """The advantages by seed, with `neither` in place of None; empty with too few seeds."""
         if len(self.advantages) < LEAST_SEEDS:
             return {}
         return {seed: neither if each is None else each for seed, each in self.advantages.items()}
@@ -64,9 +64,9 @@ class Average:
 
     Attributes:
         mean: The mean over pairs of their means over seeds.
-        error: Its standard error; 0 where nothing varies, and then nothing is tested.
+        error: Its standard error; 0 if nothing varies, and then nothing is tested.
         freedom: Degrees of freedom, by Welch and Satterthwaite.
-        pairs: Number of pairs it is over.
+        pairs: Number of pairs.
     """
 
     mean: float
@@ -108,10 +108,10 @@ def average(pairs: Sequence[PairSample], correlation: float = 0.0, neither: floa
     Args:
         pairs: The pairs.
         correlation: Correlation of the blocks of a seed over columns, in [0, 1].
-        neither: What counts as the advantage where neither arm got to the target.
+        neither: The advantage of a seed in which neither arm reached the target.
 
     Returns:
-        The average over the pairs that have `LEAST_SEEDS` seeds; None where none has.
+        The average over the pairs that have `LEAST_SEEDS` seeds. None means that no pair has so many.
     """
     samples = [values for pair in pairs if (values := pair.values(neither))]
     if not samples:
@@ -132,8 +132,8 @@ def average(pairs: Sequence[PairSample], correlation: float = 0.0, neither: floa
 def column_correlation(claims: Sequence[Sequence[PairSample]]) -> float:
     """The correlation of the blocks of a seed over the columns of a study, pooled over its claims.
 
-    Runs of a seed share the initial model and the split of the data, in some studies over columns too. Each
-    claim is measured by its own variance, as claims have different units.
+    Runs with the same seed share the initial model and the partition of the data, in some studies also over
+    columns. Each claim is divided by its own variance, because claims have different units.
 
     Returns:
         A correlation in [0, 1]; 0 without a claim of several columns.

@@ -1,4 +1,4 @@
-"""Costs up to a target, and by how much one is ahead of another."""
+"""Costs up to a target, and the advantage of one cost over another."""
 
 from dataclasses import dataclass
 from math import log
@@ -6,9 +6,9 @@ from math import log
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost up to a target; where it was not reached, what was spent without reaching it.
+    """A cost up to a target, or what a run has spent without reaching the target.
 
-    It is infinite for a run that has diverged, which would never have got there.
+    The cost of a diverged run is infinite, because the run would never have reached the target.
     """
 
     amount: float
@@ -16,14 +16,14 @@ class Cost:
 
 
 def log_ratio(better: Cost, other: Cost) -> float | None:
-    """The logarithm of the other's cost over the better one's, restricted to where both were observed.
+    """The logarithm of the other's cost over the better one's, limited to what both runs have spent.
 
     Args:
         better: Cost of the run that the claim says is ahead, above 0.
         other: Cost of the other run.
 
     Returns:
-        The advantage; None where neither reached the target before the horizon.
+        The advantage. None means that neither run reached the target within the limit.
     """
     horizon = min((cost.amount for cost in (better, other) if not cost.reached), default=float("inf"))
     restricted = [min(cost.amount, horizon) for cost in (better, other)]

@@ -1,4 +1,4 @@
-"""Claims judged together, as those of a paper are: the more claims, the more a verdict asks of each."""
+"""Claims judged together, as the claims of a paper are: their p-values are adjusted for all of them."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
@@ -32,14 +32,15 @@ class SampledClaim:
     """A claim as the rule sees it: its pairs with their seeds.
 
     Attributes:
-        key: What is the same in claims that compare the same numbers: they are one claim.
-        source: Where its runs are from; claims of one source have one correlation of their columns.
-        pairs: Its pairs, each with all the seeds that it has.
-        planned: The seeds that were planned, from the first one on.
-        complete: Number of the first seeds of which all pairs have both runs.
-        question: Of which pairs it speaks.
-        margin: What the claimed arm is ahead by at least.
-        matters: Least size of a difference that matters. None means that there is none.
+        key: Identity of the claim. Claims that compare the same numbers have the same key and count as one.
+        source: Source of the runs, such as the study. The claims of a source share the correlation of
+            columns.
+        pairs: The pairs, each with all of its seeds.
+        planned: The planned seeds, from the first one on.
+        complete: Number of seeds, from the first one on, of which all pairs have both runs.
+        question: The pairs about which the claim is.
+        margin: Least advantage of the claimed arm.
+        matters: Least size of a difference that matters. None means that no such size is defined.
     """
 
     key: Hashable
@@ -53,7 +54,7 @@ class SampledClaim:
 
     @property
     def looks(self) -> dict[int, float]:
-        """The looks that its runs allow, with their levels."""
+        """The looks for which the claim has all runs, with their levels."""
         levels = looks(len(self.planned))
         return {seeds: level for seeds, level in levels.items() if seeds <= self.complete}
 
@@ -111,7 +112,7 @@ def judge_family(family: Sequence[SampledClaim], answered: Answers) -> Verdicts:
 
     Args:
         family: The claims that are judged together.
-        answered: What their looks answer.
+        answered: The answers of their looks.
     """
     verdicts: dict[tuple[Hashable, Quantifier], Verdict] = {}
     keys = list(dict.fromkeys(claim.key for claim in family if claim.is_judged))

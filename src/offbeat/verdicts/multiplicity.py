@@ -1,4 +1,4 @@
-"""Several looks at the seeds of a claim, and several claims: the level that each is tested at."""
+"""Several looks at the seeds of a claim, and several claims: the level of each test."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,17 +7,17 @@ import numpy as np
 LEVEL = 0.05
 """Level of a claim over all looks, and of false discoveries among claims."""
 LOOKS: Mapping[int, float] = {3: 0.02, 5: 0.01, 8: 0.01, 10: 0.01}
-"""Level that is spent at each number of seeds: together `LEVEL`, which so holds however the looks depend."""
+"""Level of the look at each number of seeds. The sum is `LEVEL`, and holds however the looks depend."""
 
 
 def looks(planned: int) -> dict[int, float]:
-    """The looks that are taken of a study, and the level of each.
+    """The looks at a study, with the level of each.
 
-    The first look is at the number of seeds that the study's recipe plans; the level of looks that it passes
-    over is spent there.
+    The first look is at the number of seeds that the study's recipe plans. It also has the levels of the
+    looks before this number.
 
     Args:
-        planned: Number of seeds of the recipe. With fewer than the first of `LOOKS` that one is the first.
+        planned: Number of seeds of the recipe. If it is below the first of `LOOKS`, that look is the first.
     """
     first = max(planned, min(LOOKS))
     later = {seeds: level for seeds, level in LOOKS.items() if seeds > first}

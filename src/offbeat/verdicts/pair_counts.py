@@ -20,7 +20,7 @@ _NOISE = 1e-24
 def each_pair(pairs: Sequence[PairSample], neither: float) -> list[Average | None]:
     """The average of each pair by itself; None with too few seeds.
 
-    Its standard error is its own, or the root mean square over the pairs where that is larger: a few seeds
+    The standard error of a pair is at least the root mean square of the pairs' standard errors. A few seeds
     that happen to agree are no evidence, and a skewed law would give many small errors.
     """
     found = [average([pair], neither=neither) for pair in pairs]
@@ -52,7 +52,7 @@ class PairsAhead:
         expected: Its expectation.
         low: Lower end of its 95 % interval.
         high: Upper end of it.
-        of: Number of pairs it is of.
+        of: Number of pairs.
         most: P-values of "at most half of them", and of "at least half".
     """
 
@@ -66,16 +66,16 @@ class PairsAhead:
 def pairs_ahead(pairs: Sequence[PairSample], margin: float, mean: Average | None) -> PairsAhead | None:
     """Estimate how many pairs are ahead by more than a margin.
 
-    The effect of a pair is normal about the mean over pairs, whose own distribution is Student's; what is
-    measured of the pair is normal about its effect, with the standard error of `each_pair`.
+    The effect of a pair is normal around the mean over pairs, which has Student's distribution. The measured
+    mean of a pair is normal around the pair's effect, with the standard error of `each_pair`.
 
     Args:
         pairs: The pairs.
         margin: The margin.
-        mean: The average of their advantages, by which the margin is judged.
+        mean: The average of the pairs' advantages that is compared with the margin.
 
     Returns:
-        The estimate; None where nothing varies.
+        The estimate. None means that nothing varies.
     """
     each = [one for one in each_pair(pairs, margin) if one is not None]
     if mean is None or not mean.error:

@@ -22,9 +22,9 @@ def answer_verdict(sides: Sides, differs: float, equal: float) -> Verdict:
     """Verdict on a question.
 
     Args:
-        sides: P-values that it is not as the question has it, and that it is not otherwise.
+        sides: P-values that the question's claim is not so, and that its opposite is not so.
         differs: Their two-sided p-value, adjusted for several claims.
-        equal: P-value of a difference that matters, adjusted as well.
+        equal: P-value of a difference that matters, also adjusted.
     """
     if differs <= LEVEL:
         return Verdict.HELD if sides.ahead < sides.behind else Verdict.NOT_HELD
@@ -34,8 +34,8 @@ def answer_verdict(sides: Sides, differs: float, equal: float) -> Verdict:
 def experiment_verdict(claims: Sequence[Verdict]) -> Verdict:
     """Verdict on an experiment of several claims.
 
-    It is held if all are, and not held if one is not. If all are decided and none is not held, but one says
-    that there is no difference, so does the experiment.
+    The experiment is held if all claims are held, and not held if one claim is not held. It has no difference
+    if each claim is held or has no difference, and at least one has no difference.
     """
     known = set(claims)
     if Verdict.NOT_HELD in known:

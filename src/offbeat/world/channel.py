@@ -38,8 +38,8 @@ class Shadowing:
 
     Attributes:
         sigma_db: Standard deviation in dB, from 0 to 100.
-        per: "client" for one draw per client (an obstacle that stays where it is), "draw" for one per client
-            and iteration.
+        per: "client" draws once per client, like an obstacle that stays where it is. "draw" draws once per
+            client and iteration.
     """
 
     sigma_db: Annotated[float, Field(ge=0, le=100)]
@@ -66,8 +66,8 @@ class Rayleigh:
 class Rician:
     """Rician fading: h ~ √(K / (K + 1)) + CN(0, 1 / (K + 1)), E|h|² = 1.
 
-    A direct path has K times the power of all others. K = 0 is Rayleigh fading; a large K is hardly any
-    fading.
+    A direct path has K times the power of all other paths. K = 0 is Rayleigh fading. With a large K, there is
+    hardly any fading.
 
     Attributes:
         k: K, a plain ratio of powers, not in dB.
@@ -86,13 +86,13 @@ class Rician:
 
 @checked_dataclass
 class Trace:
-    """Recorded fading. After its last gain a client's list begins again.
+    """Recorded fading. After the last gain, a client's list begins again.
 
-    A channel that stayed at its last gain would no longer fade.
+    A channel that kept its last gain would no longer fade.
 
     Attributes:
-        gains: Per client a list of the gains |h|², one per iteration from iteration 0 on. Lists may have
-            different lengths; a list of one gain is a channel that never changes.
+        gains: For each client a list of the gains |h|², one gain per iteration from iteration 0 on. The lists
+            may have different lengths. A list of one gain is a channel that never changes.
         shadowing: Shadowing of the gain. None means none.
     """
 
@@ -113,8 +113,8 @@ Fading = Annotated[Rayleigh | Rician | Trace, Field(discriminator="law")]
 class LargeScale:
     """Received power without power control: SNR_k = P_k β_k / σ_w² (Eq. 8).
 
-    `beta` and `power` are one number for all clients, a list of one each, or a law drawn from once per
-    client.
+    `beta` and `power` are one number for all clients, a list with one number per client, or a law that is
+    drawn from once per client.
 
     Attributes:
         beta: β_k, the large-scale gain of the path: received over transmitted power, a plain ratio.
@@ -133,8 +133,8 @@ class Channel:
 
     Attributes:
         symbols: n, the symbols that clients share in an iteration.
-        period: Length in seconds of an iteration with n symbols. An iteration of another length has its
-            share of n (the paper: n in T_max/4). None means n symbols in every iteration.
+        period: Length in seconds of an iteration with n symbols; the paper's is T_max/4. An iteration of
+            another length has its share of n. None means n symbols in every iteration.
         snr_db: Mean received SNR in dB: one number for all, as under power control (the paper: 13), a list
             with one number per client, or a `LargeScale` from which each client's SNR follows. It is the
             mean over the fading; with shadowing it is also the median over the shadowing.

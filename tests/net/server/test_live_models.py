@@ -3,7 +3,7 @@
 import weakref
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -15,11 +15,16 @@ import offbeat as ob
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
+from offbeat.models.specs import LogisticSpec
+from offbeat.net import ServerOptions, server_learner
 from offbeat.net.messages import Register, TaskAssignment, UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.open_run import open_run
+from offbeat.net.server.service import OpenRun
 from offbeat.net.server.state_files import UpdateLog
+from offbeat.runs.files import write_tensors
 from tests.net.support import coordinator_from, terms_of
 
 VALUES = 300_000  # taken in chunks, and by one core
@@ -60,13 +65,17 @@ def _no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 class Served:
     """A run in a directory, and sites that send what they are asked for."""
 
-    def __init__(self, directory: Path, algorithm: Algorithm, sites: int) -> None:
-        self.coordinator = self.coordinator_of(algorithm, sites)
-        self.store = DurableStore(directory, self.coordinator, META)
+    def __init__(self, coordinator: Coordinator, store: DurableStore, sites: int) -> None:
+        self.coordinator, self.store = coordinator, store
         self.tasks: dict[str, int] = {}
         for site in range(sites):
             self.coordinator.receive(0.0, f"site-{site}", Register(samples=30, steps_per_epoch=3))
         self.commit()
+
+    @classmethod
+    def begun(cls, directory: Path, algorithm: Algorithm, sites: int) -> Self:
+        coordinator = cls.coordinator_of(algorithm, sites)
+        return cls(coordinator, DurableStore(directory, coordinator, META), sites)
 
     @staticmethod
     def coordinator_of(algorithm: Algorithm, sites: int) -> Coordinator:
@@ -104,7 +113,7 @@ class Served:
 def test_a_server_holds_versions_and_updates_and_no_further_copy(
     algorithm: Algorithm, sites: int, most: int, tmp_path: Path
 ) -> None:
-    served = Served(tmp_path / "run", algorithm, sites)
+    served = Served.begun(tmp_path / "run", algorithm, sites)
     with LiveModels() as models:
         for _ in range(4):
             served.deliver(sites)
@@ -113,11 +122,79 @@ def test_a_server_holds_versions_and_updates_and_no_further_copy(
     served.store.close()
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "sites", "most"),
+    [
+        (ob.fedasync(steps=1), 1, 2),  # the version of the checkpoint or the one made last, an update
+        (ob.fedasync(steps=1), 2, 3),  # with the version from which the other site trains
+        (ob.fedavg(steps=1), 2, 3),  # one version, two updates
+        (ob.fedbuff(steps=1, size=2), 2, 4),  # two versions from which sites train, two updates
+        (ob.fedavgm(steps=1), 1, 4),  # with its momentum, and that before it until the version is made
+    ],
+)
+def test_a_restarted_server_holds_versions_and_updates_and_no_further_copy(
+    algorithm: Algorithm, sites: int, most: int, tmp_path: Path
+) -> None:
+    served = Served.begun(tmp_path / "run", algorithm, sites)
+    served.deliver(sites)
+    served.store.checkpoint(served.coordinator)
+    for _ in range(3):
+        served.deliver(sites)
+    served.store.close()
+    version = served.coordinator.tensors.model.values
+    with LiveModels() as models:
+        again = Served.coordinator_of(algorithm, sites)
+        DurableStore(tmp_path / "run", again).close()
+    assert models.most == most
+    assert torch.equal(again.tensors.model.values, version)
+
+
+def test_a_run_is_opened_again_without_its_initial_model(tmp_path: Path) -> None:
+    learner = server_learner(LogisticSpec(), sample_shape=(VALUES - 1,), classes=1)
+    experiment = ob.Experiment(ob.fedasync(steps=1), learner, until=ob.Until(tasks=100))
+
+    def opened() -> OpenRun:
+        run = open_run(experiment, tmp_path / "run", ServerOptions(clients=1, lease=1e9))
+        assert isinstance(run, OpenRun)
+        return run
+
+    run = opened()
+    served = Served(run.coordinator, run.store, 1)
+    served.deliver(1)
+    served.store.checkpoint(served.coordinator)
+    served.deliver(1)
+    served.store.close()
+    version = run.coordinator.tensors.model.values
+    with LiveModels() as models:
+        again = opened()
+        assert models.most == 2
+        assert models.count == 1  # the good version is in its file
+    again.store.close()
+    assert torch.equal(again.coordinator.tensors.model.values, version)
+    assert (good := again.coordinator.tensors.good) is not None
+    assert torch.equal(good.load().values, learner.initial(experiment.seed).values)
+
+
+def test_a_run_begins_with_other_weights_without_a_further_copy(tmp_path: Path) -> None:
+    learner = server_learner(LogisticSpec(), sample_shape=(VALUES,), classes=1)
+    weights = learner.initial(7)
+    write_tensors(tmp_path / "w.safetensors", weights.state_dict())
+    initial = tmp_path / "w.safetensors"
+    experiment = ob.Experiment(ob.fedasync(steps=1), learner, until=ob.Until(tasks=100), initial=initial)
+    with LiveModels() as models:
+        run = open_run(experiment, tmp_path / "run", ServerOptions(clients=1, lease=1e9))
+    # The learner's module and its model, or the tensors of the file and the model.
+    assert models.most == 2
+    assert isinstance(run, OpenRun)
+    run.store.close()
+    assert torch.equal(run.coordinator.tensors.model.values, weights.values)
+
+
 def test_an_update_is_written_before_its_memory_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its memory is that of the next version; the file has the update as it came."""
-    served, came = Served(tmp_path / "run", ob.fedasync(steps=1), 1), Counter[float]()
+    served, came = Served.begun(tmp_path / "run", ob.fedasync(steps=1), 1), Counter[float]()
     append = UpdateLog.append
 
     def watched(log: UpdateLog, tensors: dict[str, Tensor]) -> tuple[int, int]:

@@ -301,7 +301,14 @@ def test_a_mirror_that_was_begun_by_a_killed_server(tmp_path: Path) -> None:
     run.store.close()
     (tmp_path / "m").mkdir()
     whole = ("state-0.safetensors", "lost+found", "tokens.json", "updates.log")
-    part = ("run.part", "run.part-journal", "run.part-wal", "version-1.part", ".tokens.json.0a1b2c3d")
+    part = (
+        "run.part",
+        "run.part-journal",
+        "run.part-wal",
+        "version-1.part",
+        ".tokens.json.0a1b2c3d",
+        ".tmpa1B2c3",
+    )
     for name in whole + part:
         (tmp_path / "m" / name).write_bytes(b"half")
     again(tmp_path / "a", tmp_path / "m")

@@ -25,16 +25,16 @@ def equal_bits(symbols: float, capacities: Sequence[float]) -> tuple[float, list
     """The equal-bit allocation (Eq. 9).
 
     Args:
-        symbols: n, for all devices together; above 0.
-        capacities: their C_k in bits per symbol; above 0, for over a channel without capacity no number of
-            symbols carries a bit.
+        symbols: n, the symbols of all devices together; above 0.
+        capacities: C_k of each device in bits per symbol; above 0, because no number of symbols carries a bit
+            over a channel without capacity.
 
     Returns:
-        The bits of each device, and the symbols n_k of each in the order given. Both are real numbers, as in
-        the paper: a device that sends takes the whole bits.
+        The bits of each device, and the list of the symbols n_k in the order given. Both are real numbers, as
+        in the paper. A device sends this number of bits, rounded down.
 
     Raises:
-        UsageError: for no device, and for a number that is not allowed.
+        UsageError: There is no device, or a number is not allowed.
     """
     if not (symbols > 0 and isfinite(symbols)):
         raise UsageError(f"symbols = {symbols} is not allowed: give a number above 0")
@@ -56,7 +56,8 @@ def equal_bits(symbols: float, capacities: Sequence[float]) -> tuple[float, list
 def with_decayed_lr(task: Train, halving: float | None, now: float) -> Train:
     """The task with its learning rate times halving / (halving + now), both in seconds.
 
-    That is α(t) = β / (t + κ) of the paper's iterations, one every T̃ seconds, with κ = halving / T̃: the rate
-    falls with time, so that schemes which make more versions in it do not learn more slowly for that.
+    This is the paper's α(t) = β / (t + κ) for one iteration every T̃ seconds, with κ = halving / T̃. The rate
+    falls with time and not with versions, so that a scheme that makes more versions does not learn more
+    slowly.
     """
     return task if halving is None else replace(task, lr_factor=task.lr_factor * halving / (halving + now))

@@ -75,9 +75,9 @@ class Iterations(Round):
 class RadioIterations(Schedule):
     """Every `period` seconds (T̃) at most `scheduled` (R) of the clients that are ready upload.
 
-    Without a period it is synchronous: an iteration begins when every client is ready. An iteration has the
-    radio for `slot` seconds; None means the period, or the channel's own iteration. The learning rate halves
-    in the first `halving` seconds (see `with_decayed_lr`); None means that it stays.
+    Without a period, the schedule is synchronous: an iteration begins when every client is ready. An
+    iteration has the radio for `slot` seconds; None means the period, or the channel's own iteration. The
+    learning rate halves in the first `halving` seconds; None means that the learning rate stays.
     """
 
     programme: Programme
@@ -198,7 +198,7 @@ class RadioIterations(Schedule):
 class AgeWeighted(SumOnly):
     """w := Σ w_k (w_o + û_k), w_k = n_k γ^{a_k} / Σ n_j γ^{a_j} (Eq. 13).
 
-    Ages are the iterations that the schedule counts; under another schedule a_k is the staleness τ_k.
+    The schedule counts the ages in iterations. Under another schedule, a_k is the staleness τ_k.
     """
 
     gamma: Gamma = 1.0

@@ -1,8 +1,8 @@
 """Any schedule on a shared radio: its clients upload as soon as they are ready.
 
-There is no period to wait for: a client that is ready has its channel measured and gets the symbols of
-a slot. With the slot T' / N, for N updates in T' seconds, a schedule takes what the periodic scheme of
-`wireless` takes.
+No client waits for a period: the channel of a ready client is measured, and the client gets the symbols of a
+slot. If a schedule makes N updates in T' seconds, the slot T' / N uses as many symbols as the periodic scheme
+of `wireless`.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ from offbeat.core.validation import checked_dataclass
 
 @checked_dataclass
 class UploadSlots:
-    """An upload gets the radio for `slot` seconds.
+    """Each upload gets the radio for `slot` seconds.
 
-    The learning rate halves in the first `halving` seconds (see `with_decayed_lr`); None means that it stays.
+    The learning rate halves in the first `halving` seconds. None means that the learning rate stays.
     """
 
     slot: Annotated[Positive, Field(description="seconds of radio for an upload")]
@@ -47,7 +47,7 @@ class OnAir:
 
 @dataclass(frozen=True)
 class OverRadio(ScheduleWrapper):
-    """Any schedule, whose clients upload as soon as they are ready, each in a slot of its own."""
+    """A schedule whose clients upload as soon as they are ready, each in its own slot."""
 
     inner: Schedule
     slots: UploadSlots

@@ -1,9 +1,9 @@
 """The five policies that choose which ready devices may send (wireless paper, Section V-C).
 
 Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless
-Networks, 2023. At a tick the candidates are 𝒦(t), the devices that are ready; a policy chooses up to R of
-them, Π(t). All but the first two look only at a pool of the devices with the best channels: 0.5N of them,
-rounded down but at least one, or all candidates where there are fewer.
+Networks, 2023. At a tick the candidates are 𝒦(t), the devices that are ready. A policy chooses at most R of
+them, Π(t). All policies but the first two choose from a pool of the devices with the best channels. The pool
+has 0.5N devices, rounded down but at least one, or all candidates if there are fewer.
 
 Nothing depends on the order of the candidates. Ties go to the lower client number.
 """
@@ -26,8 +26,12 @@ from offbeat.core.validation import checked_dataclass
 class Candidate:
     """A ready device, as a policy sees it.
 
-    `capacity` is C_k(t) in bits per symbol, `norm` is ‖u_k(t)‖₂ of its update, `labels` is b_k, its numbers
-    of training samples of each label, `unscheduled` is c_k(t), the count of past iterations without it.
+    Attributes:
+        client: Number of the device's client.
+        capacity: C_k(t) in bits per symbol.
+        norm: ‖u_k(t)‖₂ of the device's update. None means unknown.
+        labels: b_k, the number of the device's training samples of each label. None means unknown.
+        unscheduled: c_k(t), the number of past iterations without the device.
     """
 
     client: ClientId
@@ -53,12 +57,12 @@ class _ChecksCandidates(Protocol):
 
         Args:
             candidates: 𝒦(t), in any order.
-            count: R, at least 1; all candidates where there are fewer.
-            rng: the only source of randomness.
+            count: R, at least 1. If there are fewer candidates, all are chosen.
+            rng: The only source of randomness.
             population: N, the number of all devices.
 
         Raises:
-            UsageError: where the policy needs a norm or label counts that a candidate has not.
+            UsageError: The policy needs a norm or label counts that a candidate does not have.
         """
         ready = sorted(candidates, key=lambda c: c.client)
         self._check(ready, count, population)
@@ -67,9 +71,12 @@ class _ChecksCandidates(Protocol):
         return sorted(c.client for c in chosen)
 
     def unscheduled(self, past: int, times: int, last: int) -> int:
-        """c_k(t) after `past` iterations, of a device scheduled `times` times, last in the iteration `last`.
+        """c_k(t), the number of past iterations without a device.
 
-        Iterations count from 1; `last` is 0 if there was none.
+        Args:
+            past: Number of past iterations, which count from 1.
+            times: How often the device was scheduled.
+            last: The iteration in which the device was scheduled last; 0 means never.
         """
         return past - times
 
@@ -112,7 +119,7 @@ class Random(_ChecksCandidates):
 
 @checked_dataclass
 class BestChannel(_ChecksCandidates):
-    """The R with the highest C_k (BC, Amiri et al. 2021)."""
+    """The R devices with the highest C_k (BC, Amiri et al. 2021)."""
 
     kind: Literal["best_channel"] = "best_channel"
 
@@ -122,7 +129,7 @@ class BestChannel(_ChecksCandidates):
 
 @checked_dataclass
 class BestChannelBestNorm(_ChecksCandidates):
-    """Of the pool, the R with the highest ‖u_k‖₂ (BC-BN2, Amiri et al. 2021; symbols here by Eq. 9)."""
+    """The R devices of the pool with the highest ‖u_k‖₂ (BC-BN2, Amiri et al. 2021; symbols by Eq. 9)."""
 
     kind: Literal["best_channel_best_norm"] = "best_channel_best_norm"
     needs_norms: ClassVar[bool] = True
@@ -133,16 +140,17 @@ class BestChannelBestNorm(_ChecksCandidates):
 
 @checked_dataclass
 class AgeBased(_ChecksCandidates):
-    """Of the pool, the R with the highest c_k(t) = Σ_{t' < t} 1(k ∉ Π(t')) (after Yang et al. 2020).
+    """The R devices of the pool with the highest c_k(t) = Σ_{t' < t} 1(k ∉ Π(t')) (after Yang et al. 2020).
 
-    The paper's count is cumulative: it never falls. With `reset` it starts again when a device is scheduled.
+    The paper's count never falls. With `reset`, the count of a device starts again when the device is
+    scheduled.
     """
 
     reset: Annotated[bool, Field(description="the count starts again when a device is scheduled")] = False
     kind: Literal["age_based"] = "age_based"
 
     def unscheduled(self, past: int, times: int, last: int) -> int:
-        """c_k(t); with `reset` the iterations since the last that had k ∈ Π."""
+        """c_k(t); with `reset`, the number of iterations since the device was scheduled last."""
         return past - last if self.reset else super().unscheduled(past, times, last)
 
     def _choose(self, ready: Devices, best: Devices, count: int, rng: np.random.Generator) -> Devices:
@@ -151,9 +159,10 @@ class AgeBased(_ChecksCandidates):
 
 @checked_dataclass
 class DataImportance(_ChecksCandidates):
-    """Of the pool, the R devices whose data together have the least label variance Ω (the paper's proposal).
+    """The R devices of the pool whose data together have the least label variance Ω (the paper's proposal).
 
-    How the least is found, and where it is only nearly found: `offbeat.algorithms.wireless.label_variance`.
+    `offbeat.algorithms.wireless.label_variance` says how the least Ω is found, and when only nearly the
+    least.
     """
 
     kind: Literal["data_importance"] = "data_importance"

@@ -101,14 +101,15 @@ _NOBODY = HashedToken("0" * 32, "0" * 64)
 
 
 class Tokens:
-    """The tokens of a file, as it is now.
+    """The tokens of a file, which is read again when it changes.
 
-    A file that is damaged later is reported in the log, and the tokens read before stay valid.
+    If the file is damaged later, the log says so, and the tokens read before stay valid.
 
     Args:
-        path: The file; without one there are no tokens.
-        required_once_there: Whether a file that is deleted counts as damaged, and not as one without tokens.
-        clock: Gives seconds since 1970.
+        path: The file. If it does not exist, there are no tokens.
+        required_once_there: Whether a deleted file counts as damaged. If not, it counts as one without
+            tokens.
+        clock: Function that returns seconds since 1970.
         on_change: Called with all stored tokens, now and whenever the file has changed.
 
     Attributes:
@@ -192,13 +193,14 @@ def enrol(
 def make_token(
     path: Path, name: str, *, keep: bool = False, samples: SampleRange | None = None, life: int = 0
 ) -> str:
-    """Make a token, add its hash to the file and return it: it is stored nowhere.
+    """Make a token, add its hash to the file, and return the token, which is stored nowhere.
 
     Args:
-        path: The file of tokens; made if there is none, readable by its owner only.
+        path: The file of tokens. A missing file is made, and only its owner can read it.
         name: A site's name, or `DASHBOARD`.
-        keep: The name's last token stays valid until the next one is made; else all its old ones end.
-        samples: Range of the site's number of samples from now on; None leaves it as it is.
+        keep: Whether the name's last token stays valid until the next token is made. If not, all old tokens
+            of the name end.
+        samples: Range of the site's number of samples from now on. None leaves the range as it is.
         life: Seconds after which the token expires. 0 means never.
 
     Raises:

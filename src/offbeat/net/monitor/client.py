@@ -28,16 +28,16 @@ def fetch_snapshot(
 
     Args:
         url: The dashboard's address.
-        token: The page's token; it is sent to this address only, and redirects are not followed.
+        token: The page's token. It is sent to this address only, and redirects are not followed.
         ca: A file of certificates (PEM) to trust instead of the system's.
-        unencrypted: Whether the token may cross the network readable.
+        unencrypted: Whether the token may cross the network in readable form.
 
     Returns:
         The snapshot as of the answer.
 
     Raises:
         UsageError: The address, the token or the file cannot be used.
-        RunError: There is no answer within 10 s, or not one of a dashboard.
+        RunError: There is no answer within 10 s, or the answer is not a dashboard's.
     """
     try:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""Snapshot of a run from its directory, without its server; newest rows of its tables."""
+"""Snapshot of a run from its directory, without its server; the newest rows for the live page."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -36,15 +36,16 @@ _SHOWN = (
 
 @dataclass(slots=True)
 class JournalView:
-    """Snapshot state built from journal rows, which must come in their order.
+    """State of a snapshot, built from the rows of a journal in their order.
 
-    Not in a journal are the steps done of a task in hand, which are 0, and what was refused besides updates.
+    A journal does not have the steps done of a current task, which are therefore 0, nor refusals other than
+    those of updates.
 
     Args:
         run: Identifier of the run.
         label: Label of the run.
         algorithm: Name of the algorithm.
-        names: Names of the sites by client; one that is not there is "client N".
+        names: Names of the sites by client. A client without a name is "client N".
     """
 
     run: str

@@ -1,7 +1,7 @@
-"""The live page of a running server: one page, three lists of numbers, and Prometheus's text; read-only.
+"""The live page of a running server: one page, its data as JSON, and metrics for Prometheus; read-only.
 
-aiohttp runs it inside the server's own event loop. The page asks every two seconds for what is new; nothing
-that it shows is kept here. Every answer is made from a snapshot and the run's database.
+aiohttp serves the page inside the server's own event loop. The page requests new data every two seconds. The
+module keeps no data: every answer is made from a snapshot and the run's database.
 """
 
 import asyncio
@@ -68,10 +68,11 @@ class Watched:
     """The run that a page shows.
 
     Attributes:
-        snapshot: Gives the server's snapshot of the moment.
+        snapshot: Function that returns the present snapshot of the server.
         directory: The run's directory.
-        unready: Gives a word that says why the server takes no sites, such as "ended"; "" if it does.
-        expires_in: Gives the seconds until credentials expire, by their owner.
+        unready: Function that returns why the server accepts no sites, such as "ended"; "" if it accepts
+            sites.
+        expires_in: Function that returns the seconds until each credential expires, by its owner.
     """
 
     snapshot: Callable[[], Snapshot]
@@ -82,17 +83,17 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class MonitorAddress:
-    """The address of the live page, and the token that protects it.
+    """The address of the live page, and the token that protects the page.
 
-    Beyond loopback a token is needed, and `tls` or `unencrypted`.
+    An address that is not loopback needs a token, and `tls` or `unencrypted`.
 
     Args:
         host: The host to listen on.
         port: The port; 0 takes a free one.
-        token: The file with the token that every request must carry, as it is then. Without one anybody on
-            this machine may read the page.
-        tls: The page's certificate.
-        unencrypted: Whether the token may cross the network readable.
+        token: The file of the token that every request must carry. Without a token, every user of this
+            machine may read the page.
+        tls: The page's certificate. None means no TLS.
+        unencrypted: Whether the token may cross the network in readable form.
 
     Raises:
         UsageError: The page would be open to a network.
@@ -129,13 +130,13 @@ async def dashboard(
     Args:
         watched: The run.
         listen: Where to listen, and who may read the page.
-        refusals: Counts the connections that are refused. None means that nobody asks.
+        refusals: Counts refused connections. None means a counter that nobody reads.
 
     Yields:
         The page's address.
 
     Raises:
-        UsageError: It cannot listen there.
+        UsageError: The page cannot listen at this address.
     """
     refusals = refusals or RefusalLog()
     runner = web.AppRunner(
@@ -166,7 +167,7 @@ def make_app(watched: Watched, listen: MonitorAddress, refusals: RefusalLog | No
     Args:
         watched: The run.
         listen: Who may read the page.
-        refusals: Counts the failed logins. None means that nobody asks.
+        refusals: Counts failed logins. None means a counter that nobody reads.
 
     Returns:
         The application of aiohttp, with its routes.

@@ -16,21 +16,23 @@ class SiteView:
     """One site of a run.
 
     Attributes:
-        client: Number of the client that it is; −1 for a site that has not been in the run yet.
+        client: Number of the site's client; −1 for a site that was never connected.
         name: Name of the site.
-        state: "waiting" holds an update it may not send yet; "away" was there, and is silent or has left;
-            "expected" is enrolled, and has not come yet; "revoked" was there, and is enrolled no more.
+        state: A "waiting" site holds an update that it may not send yet. An "away" site was connected, and is
+            silent or has left. An "expected" site is enrolled, and was never connected. A "revoked" site was
+            connected, and is no longer enrolled.
         samples: Number of training samples.
-        allowed: Least and greatest number of samples that it is enrolled with. None means any.
-        task: Number of its task. None means none.
+        allowed: Least and largest number of samples that the site's enrolment allows. None means any number.
+        task: Number of the site's task. None means that the site has no task.
         steps_done: Local steps done of the task.
         steps: Local steps of the task.
-        speed: Local steps per second of its last task; 0 before the first has ended.
-        staleness: Staleness of its last update, in versions; −1 before the first.
-        updates: Number of updates taken in from it.
-        last_seen: When it was last heard, in seconds of the run's clock. None means never.
-        persistence: How much its updates point the same way, 0 to 1. None means too few, or not known.
-        size: Mean norm of its updates beside the median site's. None means not known.
+        speed: Local steps per second of the site's last task; 0 before the first task has ended.
+        staleness: Staleness of the site's last update, in versions; −1 before the first update.
+        updates: Number of the site's updates that the server has accepted.
+        last_seen: Time of the site's last message, in seconds of the run's clock. None means never.
+        persistence: Agreement of the directions of the site's updates, from 0 to 1. None means that there are
+            too few updates, or that it is unknown.
+        size: Mean norm of the site's updates, relative to the median site. None means unknown.
     """
 
     client: int
@@ -50,7 +52,7 @@ class SiteView:
 
     @property
     def leads_away(self) -> bool:
-        """Whether its updates all point the same way and are much larger than those of the others."""
+        """Whether the site's updates all point the same way and are much larger than other sites' updates."""
         persistence, size = self.persistence, self.size
         return persistence is not None and size is not None and persistence >= PERSISTENT and size >= LARGE
 
@@ -60,9 +62,9 @@ class HelpersView:
     """The helpers of a run with secure aggregation.
 
     Attributes:
-        text: Who they are, who is away, and what is waited for, in one line.
-        connected: Number of those that are connected. None means that it is not known.
-        waiting: The release that waits for its sum. None means that none does.
+        text: The helpers, which of them are away, and which release waits, in one line.
+        connected: Number of connected helpers. None means unknown.
+        waiting: Number of the release that waits for its sum. None means that no release waits.
     """
 
     text: str
@@ -75,8 +77,8 @@ class MirrorView:
     """The mirror of a server's directory.
 
     Attributes:
-        directory: Where it is.
-        problem: Why it does not have all that was acknowledged. None means that it has.
+        directory: Directory of the mirror.
+        problem: Why the mirror lacks something that was acknowledged. None means that it has everything.
     """
 
     directory: str
@@ -84,7 +86,7 @@ class MirrorView:
 
 
 def ended(site: SiteView) -> SiteView:
-    """A site as it is once the run has ended: its task is over."""
+    """The site after the end of the run: it has no task any more."""
     state: SiteState = site.state if site.state in ABSENT else "idle"
     return replace(site, state=state, task=None, steps_done=0, steps=0)
 
@@ -100,24 +102,25 @@ class Snapshot:
         now: Seconds of the run's clock.
         version: Number of the current global model.
         running: Number of tasks in training.
-        arrived: Number of updates taken in.
-        aggregated: Number of updates that a version was made of.
-        dropped: Number of updates taken in that the algorithm chose not to use.
-        lost: Number of tasks that came to nothing.
+        arrived: Number of updates that the server has accepted.
+        aggregated: Number of updates that are part of a version.
+        dropped: Number of accepted updates that the algorithm chose not to use.
+        lost: Number of tasks that ended without an accepted update.
         bytes_up: Bytes of updates from sites.
         bytes_down: Bytes of models to sites.
         rejected: Number of refused updates and messages by reason.
-        sites: The sites, by their client's number.
-        stopped: The reason of the run's end. None means that it goes on.
+        sites: The sites, in the order of their clients' numbers.
+        stopped: Why the run has ended. None means that the run has not ended.
         metrics: Metrics of the last evaluation by name; NaN, or None, means undefined.
         guarded: Number of updates that the guard has refused.
         skipped: Number of versions whose aggregation the guard has skipped.
         rollbacks: Number of returns to an earlier version.
-        diverged: That the updates of most sites are refused. None means that they are not, or not known.
-        privacy: What the busiest client has spent, as `Summary.privacy`. None without noise.
-        helpers: The helpers. None without secure aggregation.
-        begins_with: Number of sites that the run waits for before it begins. None means that it has begun.
-        mirror: The mirror. None means that there is none.
+        diverged: A sentence that says that the updates of most sites are refused. None means that they are
+            not, or that this is unknown.
+        privacy: What the busiest client has spent, as in `Summary.privacy`. None means a run without noise.
+        helpers: The helpers. None means a run without secure aggregation.
+        begins_with: Number of sites for which the run waits before it begins. None means that it has begun.
+        mirror: The mirror. None means a run without a mirror.
     """
 
     run: str
@@ -178,10 +181,10 @@ class Snapshot:
 
 
 def with_enrolled(snapshot: Snapshot, enrolled: Collection[str]) -> Snapshot:
-    """The snapshot with the sites that are enrolled and have not come, and with those that are no more.
+    """The snapshot with the states "expected" and "revoked", which follow from the enrolment.
 
-    The server refuses the next message of a site that is enrolled no more, so it takes part no more from that
-    moment on, though its task is lost only when its lease ends.
+    The server refuses the next message of a site that is no longer enrolled. So such a site takes no part
+    from that moment on, although its task is lost only when its lease ends.
 
     Args:
         snapshot: A server at one moment.

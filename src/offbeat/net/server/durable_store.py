@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 
 from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
@@ -47,6 +46,7 @@ from offbeat.net.server.stored_updates import (
     UPDATES,
     Stored,
     StoredUpdates,
+    UpdateDamageError,
     no_update,
     read_stored,
     recorded_update,
@@ -55,7 +55,8 @@ from offbeat.runs.best import BestModel
 from offbeat.runs.checksums import Key
 from offbeat.runs.damage import damage
 from offbeat.runs.extension import limits_meta
-from offbeat.runs.files import make_directory, pack_tensors
+from offbeat.runs.files import make_directory
+from offbeat.runs.packing import pack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
 from offbeat.runs.schema import DATABASE, Metric
@@ -461,7 +462,7 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
                 raise ValueError(f"it is the one of task {int(saved['task'])}")
         except DamageError as error:
             yield str(error)
-        except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        except (UpdateDamageError, ValueError, KeyError, TypeError, RuntimeError) as error:
             what = DamageError(
                 path, f"has a damaged update of task {task} ({error})", "this update",
                 "restore the directory from a copy, or serve it: the task is aggregated without it",

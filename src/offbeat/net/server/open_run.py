@@ -133,6 +133,8 @@ def open_run(
     training = spec.training
     info = RunInfo(run, spec.document(), spec.classes, training.batch_size, training.drop_last)
     coordinator = Coordinator(prepared, options, info, seeds)
+    # A run that goes on needs the memory of the initial model.
+    del prepared
     # Several threads use the learner.
     one_at_a_time = Lock()
 

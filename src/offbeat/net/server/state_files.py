@@ -23,7 +23,8 @@ from offbeat.net.secure.release_seeds import ReleaseSeed, ReleaseSum, open_secre
 from offbeat.net.server.stored_updates import NEWEST, UPDATES
 from offbeat.runs.checksums import Key
 from offbeat.runs.client_states import ClientStates
-from offbeat.runs.files import packed_pieces, sync_directory
+from offbeat.runs.files import sync_directory
+from offbeat.runs.packing import packed_pieces, signed, write_pieces
 from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.store import RunStore, Statement
@@ -212,10 +213,7 @@ class UpdateLog:
             OSError: It cannot be written, such as on a full disk; then nothing of it is in the file.
         """
         begin = os.lseek(self._file, self._end, os.SEEK_SET)
-        for piece in packed_pieces(tensors):
-            left = memoryview(piece)
-            while left:
-                left = left[os.write(self._file, left) :]
+        write_pieces(self._file, packed_pieces(tensors, signed(tensors, {})))
         self._end = os.lseek(self._file, 0, os.SEEK_CUR)
         return begin, self._end - begin
 

@@ -8,17 +8,16 @@ site that has withdrawn.
 
 import os
 from collections.abc import Callable, Iterator
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
-
-from offbeat.core.errors import DamageError
+from offbeat.core.errors import DamageError, OffbeatError
 from offbeat.core.events import Arrived, TaskId
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Tensors
 from offbeat.runs.damage import damage, reading
-from offbeat.runs.files import unpack_tensors
+from offbeat.runs.packing import read_packed
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import DATABASE
 from offbeat.runs.store import Statement
@@ -36,6 +35,10 @@ _FORGET: tuple[Statement, Statement] = (f"DELETE FROM {NEWEST}", [()]), (f"DELET
 
 Stored = tuple[Any, Any, Any]
 """An update's tensors if it is small, else where the file has them and how many bytes."""
+
+
+class UpdateDamageError(OffbeatError):
+    """Damage of an update's tensors, without which its run can go on."""
 
 
 def at_checkpoint(keep: bool) -> list[Statement]:
@@ -81,7 +84,7 @@ class StoredUpdates:
 
 
 def read_update(directory: Path, begin: int, size: int) -> Tensors:
-    """Read an update.
+    """Read a large update, each tensor into memory of its own.
 
     Args:
         directory: The state directory.
@@ -90,24 +93,27 @@ def read_update(directory: Path, begin: int, size: int) -> Tensors:
 
     Raises:
         DamageError: The file does not reach so far, as in a copy made while the server was writing.
-        ValueError: What is there does not match its checksum.
-        SafetensorError: What is there is no update.
+        UpdateDamageError: What is there is no update, or does not match its checksum.
     """
     path = directory / UPDATES
     with reading(path), path.open("rb") as file:
         if not 0 <= begin <= begin + size <= os.fstat(file.fileno()).st_size:
             raise damage(path, "does not have what run.db says")
         file.seek(begin)
-        data = file.read(size)
-    if len(data) < size:
-        raise damage(path, "does not have what run.db says")
-    return unpack_tensors(data)
+        return _read(file, size)
+
+
+def _read(file: BufferedIOBase, size: int) -> Tensors:
+    try:
+        return read_packed(file, size)
+    except ValueError as error:
+        raise UpdateDamageError(str(error)) from None
 
 
 def read_stored(record: RunRecord, stored: Stored) -> Tensors:
-    """The tensors of an update. Raises `DamageError`, `ValueError` or `SafetensorError` for a damaged one."""
+    """The tensors of an update. Raises `DamageError` or `UpdateDamageError` for a damaged one."""
     data, begin, size = stored
-    return read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+    return read_update(record.path, begin, size) if data is None else _read(BytesIO(data), len(data))
 
 
 def recorded_update(
@@ -120,7 +126,7 @@ def recorded_update(
     if stored is not None:
         try:
             saved = read_stored(record, stored)
-        except (SafetensorError, ValueError) as error:
+        except UpdateDamageError as error:
             on_damage(event.task, error)
             return DAMAGED
         if int(saved["task"]) == event.task:

@@ -74,15 +74,18 @@ def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -
     if kind not in ("update_submission", "unmask_share") and (SHARED in sizes) != bool(shared):
         raise ProtocolError(f"{kind} and its layout differ in whether a shared vector travels", "layout")
     for part, size in sizes.items():
-        name = pb.Part.Kind.Name(pb.Part.Kind.ValueType(part)).lower()
         if part == PAYLOAD:
             most = min(limits.payload, 8 * values + 4096)
             if size > most:
-                raise ProtocolError(
-                    f"{kind} announces a {name} of {size} bytes: at most {most} fit", "layout"
-                )
+                what = f"{kind} announces a {_name(part)} of {size} bytes"
+                raise ProtocolError(f"{what}: at most {most} fit", "layout")
         elif size != (has := wanted[part] * _WIDTH[part]):
-            raise ProtocolError(f"{kind} has {size} bytes of {name}: the model has {has}", "layout")
+            what = f"{kind} has {size} bytes of {_name(part)}"
+            raise ProtocolError(f"{what}: the model has {has}", "layout")
+
+
+def _name(part: int) -> str:
+    return pb.Part.Kind.Name(pb.Part.Kind.ValueType(part)).lower()
 
 
 def allocate(part: int, size: int) -> Tensor | bytearray:

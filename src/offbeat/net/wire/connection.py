@@ -73,6 +73,8 @@ class Connection(Generic[Out, In]):
         self._reserved, self._without_chunk = 0, 0.0
         # An event is set when something has changed in its direction.
         self._in, self._out = asyncio.Event(), asyncio.Event()
+        # It is set once the connection is being closed. Who waits for that is not woken by every message.
+        self._ends = asyncio.Event()
         # Why the connection is being closed. Empty means that it is open.
         self._closing = ""
         self._ending: CloseReason | None = None
@@ -122,7 +124,7 @@ class Connection(Generic[Out, In]):
         while self._inbox:
             put(*self._inbox.popleft())
         self._put = put
-        await _until(self._in, lambda: self._over)
+        await self._ends.wait()
         raise self._closed()
 
     async def registered(self) -> In | None:
@@ -184,6 +186,7 @@ class Connection(Generic[Out, In]):
         return kind(self._ending.reason)
 
     def _changed(self) -> None:
+        self._ends.set()
         self._in.set()
         self._out.set()
 
