@@ -134,7 +134,7 @@ def test_help_has_every_key_with_its_default() -> None:
 
 def test_the_pages_have_every_key_with_its_default() -> None:
     deploy, policy = dict(SETTING.findall(page("deploy.md"))), dict(SETTING.findall(page("site-policy.md")))
-    privacy = page("privacy.md")
+    examples = page("private-examples.md")
     for name, group in GROUPS.items():
         for key in group.keys:
             if f"{name}.{key.name}" in GROUPS:
@@ -142,7 +142,7 @@ def test_the_pages_have_every_key_with_its_default() -> None:
             if name == "policy":
                 assert key.name in policy
             elif name == "examples":
-                assert f"`{key.name}`" in privacy
+                assert f"`{key.name}`" in examples
             else:
                 words = {"null": "1", "true": "1", "false": "0"}
                 found, told = key.default, deploy[f"{name}.{key.name}"]

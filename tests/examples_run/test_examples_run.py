@@ -137,8 +137,8 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
 
 PAGES = (
     "index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training", "own-loop",
-    "client-evaluation", "robust", "privacy", "callbacks", "trackers", "results", "inference", "studies",
-    "feature-scaling", "several-metrics", "leaf-and-pandas",
+    "client-evaluation", "robust", "privacy", "secure-aggregation", "private-examples", "callbacks",
+    "trackers", "results", "inference", "studies", "feature-scaling", "several-metrics", "leaf-and-pandas",
     "coming-from/flower", "coming-from/flgo", "coming-from/appfl", "coming-from/pfl-research",
     "coming-from/nvflare",
 )  # fmt: skip
@@ -146,6 +146,7 @@ PAGES = (
 
 PAGE_NEEDS = {
     "inference": "onnxruntime", "python": "pandas", "leaf-and-pandas": "pandas", "coming-from/flower": "flwr",
+    "secure-aggregation": "cryptography.hazmat.primitives.hpke", "private-examples": "opacus",
 }  # fmt: skip
 
 

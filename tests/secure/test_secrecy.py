@@ -1,7 +1,7 @@
 """What the server and T helpers see is uniform but for the sum; with one more helper nothing is hidden.
 
-The argument of docs/privacy.md, executed: of each update the adversary takes off the masks it knows. What is
-left is uniform, and the answers of the other helpers follow from it and from the sum.
+The argument of docs/privacy-guarantees.md, executed: of each update the adversary takes off the masks it
+knows. What is left is uniform, and the answers of the other helpers follow from it and from the sum.
 """
 
 from pathlib import Path

@@ -124,7 +124,7 @@ def test_two_quorums_share_an_honest_helper() -> None:
 
 
 def test_the_table_of_the_documentation_is_what_is_computed() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text("utf-8")
+    text = (Path(__file__).parents[2] / "docs" / "secure-aggregation.md").read_text("utf-8")
     rows = re.findall(r"^\| (\d) \|(.+)\|$", text.partition("| H |")[2].partition("\n\n")[0], re.MULTILINE)
     told = {(int(h), t): own.strip() for h, row in rows for t, own in enumerate(row.split("|"), 1)}
     assert told == {

@@ -1,4 +1,7 @@
-"""Refusals of secure aggregation, each in one sentence; docs/privacy.md lists them, and a test compares."""
+"""Refusals of secure aggregation, each in one sentence.
+
+docs/privacy-refusals.md lists them, and a test compares.
+"""
 
 from enum import StrEnum
 from typing import Any

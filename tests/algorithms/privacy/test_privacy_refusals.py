@@ -22,7 +22,7 @@ from offbeat.secure.refusals import SecureRefusal
 from tests.net.support import Terms, terms_of
 from tests.sim.sim_worlds import digits, normed
 
-PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
+DOCS = Path(__file__).parents[3] / "docs"
 NOISE = ob.Noise(multiplier=4.0)
 PRIVATE = {"clip": 0.5, "noise": NOISE}
 PRIVACY = ob.Privacy(**PRIVATE)
@@ -216,7 +216,7 @@ def test_a_release_that_does_not_fit_a_message_is_refused():
 
 def test_every_sentence_is_tested_and_on_the_page():
     assert set(CASES) == set(Refusal.__members__)
-    shown = re.findall(r"^- `(.+)`$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    shown = re.findall(r"^- `(.+)`$", (DOCS / "privacy-refusals.md").read_text("utf-8"), flags=re.MULTILINE)
     said = [*Refusal, *SecureRefusal]  # the latter are tested where they are said
     for refusal in said:
         assert any(re.fullmatch(pattern(refusal), line) for line in shown), refusal.value
@@ -225,7 +225,8 @@ def test_every_sentence_is_tested_and_on_the_page():
 
 
 def test_the_page_names_the_algorithms_that_go_with_privacy():
-    row = re.search(r"^Sums are enough for: (.+)\.$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
+    text = (DOCS / "privacy.md").read_text("utf-8")
+    row = re.search(r"^Sums are enough for: (.+)\.$", text, flags=re.MULTILINE)
     assert row is not None
     assert tuple(re.findall(r"`(\w+)`", row.group(1))) == sum_only()
 

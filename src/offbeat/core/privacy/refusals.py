@@ -1,4 +1,4 @@
-"""Refusals of privacy, each in one sentence; docs/privacy.md lists them, and a test compares."""
+"""Refusals of privacy, each in one sentence; docs/privacy-refusals.md lists them, and a test compares."""
 
 from enum import StrEnum
 from typing import Any

@@ -65,9 +65,9 @@ class SitePolicy:
         samples_unit: Unit of the reported numbers of samples, to train and to evaluate on, at least 1. The
             site rounds these numbers up to a multiple. A unit above 1 needs `labels = False`, because label
             counts reveal the number of samples.
-        helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that the site allows, by
-            name. A run with other helpers, or without secure aggregation, is refused. None means that the
-            site takes part in any run.
+        helpers: Fingerprints of the helpers of [secure aggregation](secure-aggregation.md) that the site
+            allows, by name. A run with other helpers, or without secure aggregation, is refused. None means
+            that the site takes part in any run.
         allow: Names that a run may use, beside those that joining allows: "module", whose exposed functions
             may be called, or "module:function".
     """
