@@ -170,7 +170,8 @@ def test_a_page_for_those_who_come_from_elsewhere(page: Path, tmp_path: Path) ->
     headings = set(re.findall(r"^## (.+)$", text, re.MULTILINE))
     assert {"Words", "What has no counterpart", "Limits", "Where to go on"} <= headings
     assert "fter this page you can" in " ".join(text.split())
-    assert "**In Offbeat**:" in text
+    assert "has these features, and Offbeat does not:" in text
+    assert re.search("Offbeat has these features, and .* does not:", text)
     assert text.count('<div class="grid" markdown>') >= 1
     for recipe in re.findall(r"^```yaml\n# Offbeat: .*\n((?:.*\n)*?)```", text, re.MULTILINE):
         (tmp_path / "recipe.yaml").write_text(recipe)

@@ -201,7 +201,8 @@ def _guard(listen: MonitorAddress) -> Any:
             for acceptor in request.app[_ACCEPTOR]:
                 acceptor.admit(request.transport.get_extra_info("peername"))
         try:
-            response = refusal or await handler(request)
+            # A response is a mapping, which is false in some versions of aiohttp while it is empty.
+            response = await handler(request) if refusal is None else refusal
         except web.HTTPException as error:
             response = _words(error.status, error.reason)
             if "Allow" in error.headers:
