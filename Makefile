@@ -113,7 +113,8 @@ RESOLUTION_newest := highest
 	@touch $@
 
 WITH_OTHERS := -n 3 --dist loadgroup -W default tests/core tests/algorithms tests/local tests/models tests/metrics \
-	tests/data tests/world tests/sim tests/recipes tests/runs tests/inference tests/codec tests/cli
+	tests/data tests/world tests/sim tests/recipes tests/runs tests/inference tests/codec tests/cli \
+	tests/net/auth tests/net/grpc tests/net/monitor
 
 test-oldest: .venv-oldest/installed
 	.venv-oldest/bin/pytest $(WITH_OTHERS)
