@@ -560,6 +560,7 @@ def simulated(federation: Federation) -> Iterator[None]:
         stack.enter_context(patch("offbeat.net.client.task.SimpleQueue", SimpleQueue))
         stack.enter_context(patch("offbeat.net.server.durable_store.time", now))
         stack.enter_context(patch("offbeat.runs.store.time", now))
+        stack.enter_context(patch("offbeat.net.client.store.time", SimpleNamespace(time=now.monotonic)))
         stack.enter_context(patch("offbeat.net.server.durable_store.SMALL", limit))
         stack.enter_context(federation.network.instead_of_grpc())
         stack.enter_context(watching([machine.disk for machine in federation.machines]))
