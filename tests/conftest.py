@@ -1,6 +1,7 @@
 """What all tests share. PyTorch is imported where it is used: xdist's main process needs none."""
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -52,6 +53,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
         if not torch.cuda.is_available():
             pytest.skip("needs a CUDA GPU")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """The next test gets the log as it was, whatever a command has set up in this process."""
+    logger = logging.getLogger("offbeat")
+    before, level = (logger.handlers, logger.propagate), logger.level
+    yield
+    logger.handlers, logger.propagate = before
+    logger.setLevel(level)
 
 
 @pytest.fixture

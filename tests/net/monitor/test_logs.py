@@ -3,7 +3,6 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -16,15 +15,6 @@ from offbeat.net.monitor.logs import FIELDS, JsonLines, PlainLines, setup_logs
 
 TEXT = st.text(st.characters())  # lone surrogates too
 LOG = logging.getLogger("offbeat.net")
-
-
-@pytest.fixture(autouse=True)
-def _as_before() -> Iterator[None]:
-    logger = logging.getLogger("offbeat")
-    before = logger.handlers, logger.propagate, logger.level
-    yield
-    logger.handlers, logger.propagate, logger.level = before
-    logger.setLevel(before[2])
 
 
 def record(message: str, **extra: Any) -> logging.LogRecord:
