@@ -31,6 +31,8 @@ from offbeat.net.server.serve import serve
 from offbeat.runs.record import read_run
 
 SITES = 2
+ATTEMPTS = 5
+"""How often the page is asked, at most, for one answer."""
 RECIPE = {
     "clients": SITES,
     "data": {"dataset": "digits", "samples": 200, "test_samples": 100},
@@ -107,16 +109,23 @@ class Server:
         return self._log.stat().st_size
 
     def asked(self) -> str:
-        """How long the page takes to answer, in words, and what was refused so far."""
-        begun = time.monotonic()
-        try:
-            with urllib.request.urlopen(
-                self.page + "api/snapshot", timeout=5, context=self.context
-            ) as answer:
-                rejected = json.loads(answer.read())["rejected"]
-        except (OSError, ValueError) as error:
-            return f"no answer ({error})"
-        return f"answers in {time.monotonic() - begun:.2f} s; refused {rejected or 'nothing'}"
+        """How long the page takes to answer, in words, and what was refused so far.
+
+        The connections of the flood have the same address and may take its place. Then it asks again.
+        """
+        begun, reason = time.monotonic(), ""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with urllib.request.urlopen(
+                    self.page + "api/snapshot", timeout=5, context=self.context
+                ) as answer:
+                    rejected = json.loads(answer.read())["rejected"]
+            except (OSError, ValueError) as error:
+                reason = str(error)
+                continue
+            again = f" at attempt {attempt}" if attempt > 1 else ""
+            return f"answers in {time.monotonic() - begun:.2f} s{again}; refused {rejected or 'nothing'}"
+        return f"no answer ({reason})"
 
     def end(self) -> bool:
         """End the run; returns whether all processes ended well."""
