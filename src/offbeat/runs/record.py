@@ -323,7 +323,14 @@ def find_runs(directory: str | Path) -> list[RunRecord]:
 def holds_run(directory: Path) -> bool:
     """Whether a directory holds a run: its database, or files that only a lost database leaves."""
     left = (directory / LOCK).is_file() and (directory / MODEL).is_file()
-    return (directory / DATABASE).is_file() or left or any(directory.glob("state-*.safetensors"))
+    # A run that was killed before its first checkpoint has no other file.
+    log = directory / f"{DATABASE}-wal"
+    return (
+        (directory / DATABASE).is_file()
+        or left
+        or log.is_file()
+        or any(directory.glob("state-*.safetensors"))
+    )
 
 
 def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) -> Iterator[Any]:
