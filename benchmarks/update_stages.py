@@ -176,7 +176,7 @@ def main() -> int:
             columns |= {f"server, {kind}": server, f"site, {kind}": site}
             raw = raw_milliseconds(values, chosen.sites, chosen.updates, durable)
             columns[f"raw gRPC, both ends, {kind}"] = {REST: raw}
-    print(f"Milliseconds of the processor for an update of {chosen.megabytes:g} MB, {chosen.sites} sites:\n")
+    print(f"Milliseconds of the processor for an update of {chosen.megabytes:g} MB; sites: {chosen.sites}\n")
     print("| stage |" + "".join(f" {column} |" for column in columns))
     print("|---|" + "---|" * len(columns))
     for stage in (*dict.fromkeys(stage for _, _, stage in STAGES), REST):

@@ -3,6 +3,7 @@
 import json
 from contextlib import suppress
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from offbeat.core.errors import RunError
 from offbeat.core.model import Tensors
+from offbeat.runs.files import write_tensors
 from offbeat.runs.packing import pack_tensors, read_packed, read_pieces, unpack_tensors
 
 
@@ -161,3 +164,11 @@ def test_whatever_is_changed_in_a_file_it_is_read_or_is_an_error(data: st.DataOb
     with suppress(ValueError):
         tensors, _ = read_pieces(BytesIO(packed), len(packed))
         assert sum(tensor.nbytes for tensor in tensors.values()) <= len(packed)
+
+
+def test_a_dtype_that_the_format_does_not_have_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        RunError, match=r"tensor 'w' has the dtype complex128, which no file can have: use one of float64, "
+    ):
+        write_tensors(tmp_path / "a.safetensors", {"w": torch.zeros(1, dtype=torch.complex128)})
+    assert list(tmp_path.iterdir()) == []

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from xxhash import xxh3_64
 
+from offbeat.core.errors import RunError
+
 CHECKSUM = "xxh3_64"
 """Key of the checksum in the metadata."""
 _METADATA = "__metadata__"
@@ -51,7 +53,7 @@ class _Entry(msgspec.Struct):
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Serialize tensors, with a checksum."""
+    """Serialize tensors, with a checksum. Raises `RunError` as `packed_pieces` does."""
     return b"".join(packed_pieces(tensors, signed(tensors, {})))
 
 
@@ -59,11 +61,18 @@ def packed_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) ->
     """The bytes of a safetensors file in pieces: the head, then the tensors as they lie in memory.
 
     The widest dtypes come first, so that each tensor begins at a multiple of its dtype's width.
+
+    Raises:
+        RunError: A tensor has a dtype that the format does not have.
     """
     at: int = 0
     head: dict[str, Any] = {_METADATA: dict(metadata)}
     ordered = sorted(tensors.items(), key=lambda own: (-own[1].dtype.itemsize, own[0]))
     for name, tensor in ordered:
+        if tensor.dtype not in _NAMES:
+            allowed = ", ".join(map(_named, _NAMES))
+            what = f"tensor {name!r} has the dtype {_named(tensor.dtype)}, which no file can have"
+            raise RunError(f"{what}: use one of {allowed}")
         offsets = [at, at + tensor.nbytes]
         head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
         at = offsets[1]
@@ -71,6 +80,10 @@ def packed_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) ->
     said += b" " * (-len(said) % 8)
     yield len(said).to_bytes(_LENGTH, "little") + said
     yield from (_octets(tensor) for _, tensor in ordered if tensor.numel())
+
+
+def _named(dtype: torch.dtype) -> str:
+    return f"{dtype}".removeprefix("torch.")
 
 
 def write_pieces(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:

@@ -111,7 +111,7 @@ def average(pairs: Sequence[PairSample], correlation: float = 0.0, neither: floa
         neither: The advantage of a seed in which neither arm reached the target.
 
     Returns:
-        The average over the pairs that have `LEAST_SEEDS` seeds. None means that no pair has so many.
+        The average over the pairs that have `LEAST_SEEDS` seeds. None means that no pair has as many.
     """
     samples = [values for pair in pairs if (values := pair.values(neither))]
     if not samples:
