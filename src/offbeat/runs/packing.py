@@ -27,7 +27,8 @@ CHECKSUM = "xxh3_64"
 _METADATA = "__metadata__"
 """Key of the metadata in the head."""
 _LENGTH = 8  # bytes at the start: the length of the head
-_LONGEST = 100_000_000  # bytes of a head that safetensors accepts
+# Bytes of a head, at most: those of 100,000 tensors. A longer one would take seconds, and has no model.
+_LONGEST = 2**24
 _MOST_VALUES = 2**59  # in a tensor, whose bytes a signed number of 64 bits counts
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
