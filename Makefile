@@ -73,7 +73,7 @@ test-bits: env
 # What needs a CUDA GPU. Without one, a sentence.
 test-gpu: env
 	@$(BIN)/python -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else "there is no CUDA GPU on this machine: run make test-gpu where there is one")'
-	$(BIN)/pytest -n 0 -m cuda tests/local tests/sim tests/device
+	$(BIN)/pytest -n 0 -m cuda tests/device tests/local tests/metrics tests/sim
 
 # Ray is large: it has an environment of its own.
 .venv-ray/installed: pyproject.toml

@@ -207,7 +207,7 @@ def test_an_optimizer_by_name_is_pytorchs(optimizer: str) -> None:
     module = learner.initial(3).load_into(linear())
     kind = {name.lower(): kind for name, kind in vars(torch.optim).items()}[optimizer]
     reference = kind(module.parameters(), lr=0.05, weight_decay=0.01)
-    for (x, y), _ in (part for parts in learner._batches(TASK) for part in parts):
+    for x, y in (part.batch for parts in learner._batches(TASK) for part in parts):
         reference.zero_grad()
         functional.cross_entropy(module(x), y).backward()
         reference.step()

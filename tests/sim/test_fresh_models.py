@@ -42,7 +42,7 @@ def test_training_up_to_the_merge_and_on(learner: ob.TorchLearner) -> None:
     optimizer = learner.training.build(bench.parameters, learner.training.rate(2))
     anchor = bench.floats(start.values)
     batches = list(learner._batches(task))
-    for [((x, y), _)] in batches[4:]:
+    for x, y in (part.batch for (part,) in batches[4:]):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(bench.module(x), y)
         loss.backward()

@@ -20,7 +20,7 @@ from offbeat.named import name_of
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 _TRAINING: TypeAdapter[Training] = TypeAdapter(Training)
 # These options say where and how fast a training runs, not what comes out.
-_BESIDE = ("device", "channels_last", "evaluation_batch_size")
+_BESIDE = ("device", "channels_last", "cuda_graph", "evaluation_batch_size")
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,9 @@
 """The device that a learner trains on, and the tensors there."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -8,6 +11,7 @@ from torch import Tensor
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import StreamCursor
 from offbeat.data.dataset import Batch, Dataset, Samples, to_device
+from offbeat.local.fast.cuda_graphs import RecordedGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
 
@@ -22,8 +26,36 @@ def check_device(device: str) -> None:
         raise UsageError(f"device = {device!r} is not on this machine: choose cpu")
 
 
+@contextmanager
+def full_precision(device: str) -> Iterator[None]:
+    """A context in which a CUDA GPU computes float32 in float32, and not in TF32, which rounds to 11 bits."""
+    if torch.device(device).type != "cuda":
+        yield
+        return
+    cudnn, matmul = torch.backends.cudnn, torch.get_float32_matmul_precision()
+    own = cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic
+    torch.set_float32_matmul_precision("highest")
+    try:
+        with cudnn.flags(*own, allow_tf32=False):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+
+
+AHEAD = 64
+"""Batches whose rows are copied to a device together."""
+
 RESIDENT = 4 << 30
 """Bytes of a test set that stays on a GPU, beside the train set; of a larger one each batch is copied."""
+
+
+def resident(samples: Dataset, bench: FlatModule, device: str) -> Dataset:
+    """A dataset on a device, in the memory layout in which the module is fastest; on a CPU, as it is."""
+    there = samples.to(device)
+    if there is samples:
+        return samples
+    x = bench.laid_out(there.x)
+    return there if x is there.x else Dataset(x, there.y, there.classes)
 
 
 @dataclass
@@ -31,7 +63,7 @@ class DeviceState:
     """A learner's module and train set on its device, and the streams of its last run.
 
     `seed` is that of the run the module was made for; None means that it serves any. `flow` watches the first
-    task; None means that it is over.
+    task; None means that it is over. `recorded` makes gradients by CUDA graphs; None means without.
     """
 
     bench: FlatModule
@@ -39,8 +71,16 @@ class DeviceState:
     device: str
     seed: int | None
     flow: GradientFlow | None = None
+    recorded: RecordedGradients | None = None
     _streams: tuple[int, StreamCursor] | None = None
     _resident: list[tuple[Dataset, Dataset]] = field(default_factory=list)
+
+    def placed(self, rows: Iterator[Tensor]) -> Iterator[Tensor]:
+        """The rows of batches where the train set is: many batches' are copied to a device together."""
+        if self.device == "cpu" or not isinstance(self.train, Dataset):
+            yield from rows
+        while block := list(islice(rows, AHEAD)):
+            yield from to_device(torch.cat(block), self.device).split([len(own) for own in block])
 
     def gather(self, indices: Tensor) -> Batch:
         """Select samples of the train set, in the memory layout in which the module is fastest."""
@@ -59,7 +99,7 @@ class DeviceState:
             return None
         found = next((there for here, there in self._resident if here is samples), None)
         if found is None and samples.nbytes <= RESIDENT:
-            found = samples.to(self.device)
+            found = resident(samples, self.bench, self.device)
             self.keep(samples, found)
         return found
 

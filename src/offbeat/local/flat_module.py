@@ -123,6 +123,10 @@ class FlatModule:
             if own is not None:
                 tensor.copy_(own)
 
+    def replaced(self) -> str | None:
+        """The name of a tensor that the module has replaced by a new one; None where it has replaced none."""
+        return next((name for part, name, t, _ in self._places if getattr(part, name, None) is not t), None)
+
     def reclaim(self) -> None:
         """Put the tensors back that the module has replaced by new ones, with the values of the new ones.
 

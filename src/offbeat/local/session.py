@@ -1,7 +1,8 @@
 """A local training in progress: checkpoint and restore between two steps, and its result."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,12 +14,35 @@ from offbeat.core.objective import LocalRun, Objective
 from offbeat.data.dataset import Batch
 from offbeat.local.criterion import Criterion
 from offbeat.local.examples_privacy import ExampleGradients
+from offbeat.local.fast.cuda_graphs import RecordedGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
 from offbeat.local.training import Optimizer, Training
 
-Parts = list[tuple[Batch, float]]
-"""A batch of a local step in parts, each with its share of the batch's samples."""
+
+@dataclass
+class Part:
+    """A part of the batch of a local step.
+
+    Attributes:
+        rows: Its samples' numbers in the train set.
+        share: Its share of the batch's samples.
+        resident: Whether the train set is where the module is, so that `read` is a computation there.
+    """
+
+    rows: Tensor
+    read: Callable[[Tensor], Batch]
+    share: float
+    resident: bool
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Its samples, which are read at first use."""
+        return self.read(self.rows)
+
+
+Parts = list[Part]
+"""A batch of a local step, in the parts in which it goes through the module."""
 
 
 @dataclass
@@ -43,6 +67,7 @@ class Session:
         losses: Numbers of this session's steps, and the losses of their parts.
         examples: Makes the steps' gradients, with privacy of examples. None means the plain ones.
         flow: Watches whether gradients reach the parameters, in the first task.
+        recorded: Makes the gradients of a plain loss by CUDA graphs. None means without.
         summed: `total` as a number, once the steps are done.
     """
 
@@ -63,6 +88,7 @@ class Session:
     losses: list[tuple[int, Tensor]] = field(default_factory=list)
     examples: ExampleGradients | None = None
     flow: GradientFlow | None = None
+    recorded: RecordedGradients | None = None
     summed: float = 0.0
 
     @property

@@ -1,6 +1,7 @@
 """The local steps of a task: gradients of a batch, the objective's changes to them, an optimizer step."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,9 @@ from offbeat.core.objective import FreshModel
 from offbeat.data.dataset import Batch
 from offbeat.local.errors import unfit_batch
 from offbeat.local.examples_privacy import ExampleGradients
+from offbeat.local.fast.cuda_graphs import RecordedGradients
 from offbeat.local.gradient_flow import DETACHED
+from offbeat.local.objective_hooks import hooks_of
 from offbeat.local.session import Parts, Session
 from offbeat.local.sparse_gradients import make_dense, takes_sparse
 
@@ -37,6 +40,7 @@ def take_steps(
             "torch.inference_mode, and call torch.set_grad_enabled(True)"
         )
     dense = session.training.clip_norm is not None or not takes_sparse(session.optimizer)
+    backward = _backward_of(session, merged=False)
     for step, parts in batches:
         if watch is not None and watch.stops(step):
             session.run.steps = step
@@ -44,22 +48,53 @@ def take_steps(
         merging = watch.fresh(step) if watch is not None else _planned_merge(session, step)
         if merging is not None:
             _merge(session, *merging, parts)
-        if session.examples is None:
-            _backward(session, step, parts)
-        else:
-            _backward_by_example(session, session.examples, step, parts)
+            backward = _backward_of(session, merged=True)
+        backward(session, step, parts)
         if dense:
             make_dense(session.bench.trainable)
         session.objective.adjust(session.run)
         _optimize(session, step)
 
 
+Backward = Callable[[Session, int, Parts], None]
+"""backward(session, step, parts): leave the gradients of a batch at the parameters, and add up its loss."""
+
+
+def _backward_of(session: Session, *, merged: bool) -> Backward:
+    """How the gradients of a task's next steps are made, with a fresh model merged before them or without."""
+    if session.examples is not None:
+        return partial(_backward_by_example, session.examples)
+    if session.recorded is None or session.flow is not None or session.scaler is not None:
+        return _backward
+    # What another loss computes with, and what an optimizer of the user's keeps, may differ in each task.
+    plain = "loss" not in hooks_of(session.objective, merged=merged)
+    if plain and isinstance(session.training.optimizer, str):
+        return partial(_backward_recorded, session.recorded)
+    return _backward
+
+
+def _backward_recorded(recorded: RecordedGradients, session: Session, step: int, parts: Parts) -> None:
+    """The gradients of a batch in one part by a CUDA graph, those of any other as ever."""
+    part = parts[0]
+    if len(parts) > 1 or not (part.resident or recorded.takes(part.batch)):
+        _backward(session, step, parts)
+        return
+    if part.resident:
+        # The graph selects the samples too.
+        loss = recorded.of(part.rows, lambda rows: _loss(session, part.read(rows)))
+    else:
+        loss = recorded.of(part.batch, partial(_loss, session))
+    loss = loss.clone()
+    session.total += loss
+    session.losses.append((step, loss))
+
+
 def _backward(session: Session, step: int, parts: Parts) -> None:
     """Add up the gradients of a batch's parts."""
     session.optimizer.zero_grad()
     scaler = session.scaler
-    for batch, share in parts:
-        loss = _loss(session, batch)
+    for part in parts:
+        loss, share = _loss(session, part.batch), part.share
         if session.flow is not None:
             session.flow.watch(loss)
         adapted = session.objective.loss(session.run, loss)
@@ -75,17 +110,17 @@ def _backward(session: Session, step: int, parts: Parts) -> None:
         scaler.unscale_(session.optimizer)  # type: ignore[arg-type]
 
 
-def _backward_by_example(session: Session, examples: ExampleGradients, step: int, parts: Parts) -> None:
+def _backward_by_example(examples: ExampleGradients, session: Session, step: int, parts: Parts) -> None:
     """The clipped gradients of a batch's examples and their noise; of no example it is noise alone.
 
     A loss that is not finite ends nothing, as that would tell of one example: such ones have gradients of 0.
     """
     examples.begin(step)
-    for batch, share in parts:
-        loss = _loss(session, batch)
+    for part in parts:
+        loss = _loss(session, part.batch)
         loss.backward()  # type: ignore[no-untyped-call]
         examples.add()
-        session.total += (loss.detach() * share).nan_to_num(0.0, 0.0, 0.0)
+        session.total += (loss.detach() * part.share).nan_to_num(0.0, 0.0, 0.0)
         # Finite losses too can have a sum that is not finite.
         session.total.nan_to_num_()
     examples.end()
@@ -152,7 +187,7 @@ def _merge(session: Session, fresh: MergePoint, model: Model, parts: Parts) -> N
     received = FreshModel(values, fresh.clock, fresh.version - session.task.base)
 
     def loss() -> Tensor:
-        losses = [_loss(session, batch) * share for batch, share in parts]
+        losses = [_loss(session, part.batch) * part.share for part in parts]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     session.objective.merge(run, received, loss)

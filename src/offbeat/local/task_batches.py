@@ -17,7 +17,7 @@ from offbeat.local.device import DeviceState
 from offbeat.local.errors import reading
 from offbeat.local.examples_privacy import ExamplesPrivacy, example_batches, sampling_rate
 from offbeat.local.seeding import seed_layers
-from offbeat.local.session import Parts
+from offbeat.local.session import Part, Parts
 from offbeat.local.training import Training
 
 Secret = Callable[[LocalTask], bytes]
@@ -52,7 +52,8 @@ class TaskBatches:
         layers = ready.streams(task.seed).at(Purpose.LAYERS, task.client, task.task)
         # Only afterwards may a checkpoint put its own random state in place.
         seed_layers(int(layers.integers(2**63)), self.training.device)
-        return (self.parts(ready, rows, task.client) for rows in self.rows(ready, task))
+        placed = ready.placed(self.rows(ready, task))
+        return (self.parts(ready, rows, task.client) for rows in placed)
 
     def rows(self, ready: DeviceState, task: LocalTask) -> Iterator[Tensor]:
         """Start the stream of a task's batches, valid until the next; iterate over their samples' numbers."""
@@ -70,15 +71,19 @@ class TaskBatches:
         if not len(rows):
             # With privacy of examples a batch may be empty.
             return []
+        resident = isinstance(ready.train, Dataset)
+        read = ready.gather if resident else partial(self._read, ready, client)
         if self.training.accumulate == 1:
-            return [(self._gather(ready, rows, client), 1.0)]
-        parts = [part for part in rows.tensor_split(self.training.accumulate) if len(part)]
-        return [(self._gather(ready, part, client), len(part) / len(rows)) for part in parts]
+            return [Part(rows, read, 1.0, resident)]
+        split = [own for own in rows.tensor_split(self.training.accumulate) if len(own)]
+        parts = [Part(own, read, len(own) / len(rows), resident) for own in split]
+        for part in parts:
+            # A data set that draws does so before the layers do.
+            _ = part.batch
+        return parts
 
-    def _gather(self, ready: DeviceState, rows: Tensor, client: ClientId) -> Batch:
+    def _read(self, ready: DeviceState, client: ClientId, rows: Tensor) -> Batch:
         """A client's samples on the device. Targets that are read only now are checked now."""
-        if isinstance(ready.train, Dataset):
-            return ready.gather(rows)
         name = partial(self.data.name_of, client)
         with reading(f"client {client}", name):
             batch = ready.gather(rows)

@@ -31,7 +31,7 @@ from offbeat.local.batches import steps_per_epoch
 from offbeat.local.copies import copied, shares_tensors
 from offbeat.local.criterion import Criterion, Evaluate, Loss, Step
 from offbeat.local.data_evaluation import DataEvaluation
-from offbeat.local.device import DeviceState, check_device
+from offbeat.local.device import DeviceState, check_device, resident
 from offbeat.local.errors import check_arguments, check_module, not_finite
 from offbeat.local.examples_privacy import (
     ExampleGradients,
@@ -41,6 +41,7 @@ from offbeat.local.examples_privacy import (
     gradients_by_example,
     sampling_rate,
 )
+from offbeat.local.fast.cuda_graphs import RecordedGradients, recorder_of
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
 from offbeat.local.initial_checks import check_data, check_personal
@@ -341,7 +342,7 @@ class TorchLearner:
 
         def noted(numbered: Iterator[tuple[int, Parts]]) -> Iterator[tuple[int, Parts]]:
             for step, parts in numbered:
-                tried.extend(batch for batch, _ in parts)
+                tried.extend(part.batch for part in parts)
                 yield step, parts
 
         with self._start(base, task, objective, NO_INPUTS) as session, suppress(DivergedError):
@@ -385,7 +386,7 @@ class TorchLearner:
                 total, batches, scaler,
             )  # fmt: skip
             if self.examples is None:
-                session.flow = self.prepare().flow
+                session.flow, session.recorded = self.prepare().flow, self.prepare().recorded
                 yield session
             else:
                 self.examples.check_objective(objective)
@@ -411,7 +412,7 @@ class TorchLearner:
         ready, drawn = self.prepare(), self._task_batches
         seen = list(islice(drawn.rows(ready, task), step + 1))
         parts = drawn.parts(ready, seen[-1], task.client)
-        ignored = any(self.criterion.ignores_all(batch) for batch, _ in parts)
+        ignored = any(self.criterion.ignores_all(part.batch) for part in parts)
         return not_finite(task, step, base, self.data, seen, ignored)
 
     def _finish(self, session: Session) -> LocalResult:
@@ -496,9 +497,11 @@ class TorchLearner:
             )
             fixed = fixed and all(parameter.requires_grad for parameter in module.parameters())
             bench = FlatModule(self._trainable(module), device, self.training.channels_last, self.personal)
-            there = train.to(device) if isinstance(train, Dataset) else train
+            there = resident(train, bench, device) if isinstance(train, Dataset) else train
             flow = GradientFlow(bench.module, bench.trained, self.criterion.loss)
-            self._ready = DeviceState(bench, there, device, None if fixed else self._seed, flow)
+            record = recorder_of(device) if self.training.cuda_graph else None
+            recorded = RecordedGradients(bench, record) if record is not None else None
+            self._ready = DeviceState(bench, there, device, None if fixed else self._seed, flow, recorded)
             self._ready.keep(train, there)
         return self._ready
 

@@ -26,6 +26,7 @@ from offbeat.data.dataset import Dataset, to_device
 from offbeat.local.batches import batch_table
 from offbeat.local.copies import copied
 from offbeat.local.criterion import Loss
+from offbeat.local.device import full_precision
 from offbeat.local.errors import unfit_batch
 from offbeat.local.fast.batched_dropout import undrawn_dropout, without_dropout
 from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, padded_samples
@@ -54,7 +55,8 @@ class BatchedTrainer:
         _check(learner, objective)
         if own is not objective and learner.prepare().bench.buffers:
             raise _refused("with buffers = 'local' or 'recompute'", "with follow and mean")
-        _probe(learner)
+        with full_precision(learner.training.device):
+            _probe(learner)
         self._learner = learner
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0

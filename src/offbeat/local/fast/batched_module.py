@@ -17,6 +17,7 @@ multiplied as two would be.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -284,6 +286,8 @@ class _PerClient(nn.Module):
     def __init__(self, layer: nn.Module, stacked: BatchedModule, slots: SlotsByParameter) -> None:
         super().__init__()
         self._layer, self._stacked = layer, stacked
+        of_pytorch = type(layer).__module__.startswith("torch.nn.modules")
+        self._attends = isinstance(layer, nn.MultiheadAttention) or not of_pytorch
         self._slots = {
             f"{path}.{name}".removeprefix("."): slots[parameter]
             for path, module in layer.named_modules()
@@ -328,7 +332,9 @@ class _PerClient(nn.Module):
 
     def vectorized(self, values: Mapping[str, Tensor], *x: Tensor, one: "_OneClient | None" = None) -> Any:
         """The same for all clients together."""
-        found = vmap(one or self._one, randomness="error")(dict(values), *x)
+        # On a GPU, the fused kernels of attention refuse tensors as vmap lays them out.
+        with sdpa_kernel(SDPBackend.MATH) if self._attends else nullcontext():
+            found = vmap(one or self._one, randomness="error")(dict(values), *x)
         return found.flatten(0, 1) if one is None else tuple(part.flatten(0, 1) for part in found)
 
     def _one(self, values: dict[str, Tensor], *args: Any, **named: Any) -> Any:
