@@ -17,8 +17,14 @@ class Cost:
     peak: int
 
 
+LONG = 2.0  # seconds of a repetition
+
+
 def medians(work: Callable[[], object], device: str, repeats: int) -> Cost:
-    """Do the work once for nothing, and then time some repetitions. Raises `torch.OutOfMemoryError`."""
+    """Do the work once for nothing, and then time some repetitions, of long work two at most.
+
+    Raises `torch.OutOfMemoryError`.
+    """
     on_gpu = device.startswith("cuda")
     work()
     if on_gpu:
@@ -31,5 +37,7 @@ def medians(work: Callable[[], object], device: str, repeats: int) -> Cost:
         if on_gpu:
             torch.cuda.synchronize()
         found.append(time.perf_counter() - start)
+        if len(found) > 1 and found[-1] > LONG:
+            break
     peak = torch.cuda.max_memory_allocated() if on_gpu else 0
     return Cost(statistics.median(found), (min(found), max(found)), peak)

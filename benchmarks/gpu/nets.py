@@ -13,10 +13,11 @@ CLASSES, VOCABULARY, LENGTH = 10, 8192, 128
 
 @dataclass(frozen=True)
 class Net:
-    """A model: `make` makes it, and `samples(n)` are n inputs for it."""
+    """A model: `make` makes it, `samples(n)` are n inputs for it, and a client's task has so many `steps`."""
 
     make: Callable[[], nn.Module]
     samples: Callable[[int], Tensor]
+    steps: int
 
 
 def cnn() -> nn.Module:
@@ -73,7 +74,7 @@ def _texts(n: int) -> Tensor:
 
 
 NETS = {
-    "CNN": Net(cnn, _images),
-    "ResNet-18": Net(resnet18, _images),
-    "transformer": Net(Transformer, _texts),
+    "CNN": Net(cnn, _images, 10),
+    "ResNet-18": Net(resnet18, _images, 4),
+    "transformer": Net(Transformer, _texts, 2),
 }
