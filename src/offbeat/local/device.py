@@ -78,7 +78,10 @@ class DeviceState:
     def placed(self, rows: Iterator[Tensor]) -> Iterator[Tensor]:
         """The rows of batches where the train set is: many batches' are copied to a device together."""
         if self.device == "cpu" or not isinstance(self.train, Dataset):
-            yield from rows
+            return rows
+        return self._copied(rows)
+
+    def _copied(self, rows: Iterator[Tensor]) -> Iterator[Tensor]:
         while block := list(islice(rows, AHEAD)):
             yield from to_device(torch.cat(block), self.device).split([len(own) for own in block])
 
