@@ -21,7 +21,7 @@ from offbeat.local.training import Optimizer, Training
 
 
 @dataclass
-class Part:
+class BatchPart:
     """A part of the batch of a local step.
 
     Attributes:
@@ -41,7 +41,7 @@ class Part:
         return self.read(self.rows)
 
 
-Parts = list[Part]
+Parts = list[BatchPart]
 """A batch of a local step, in the parts in which it goes through the module."""
 
 

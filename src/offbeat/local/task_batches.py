@@ -17,7 +17,7 @@ from offbeat.local.device import DeviceState
 from offbeat.local.errors import reading
 from offbeat.local.examples_privacy import ExamplesPrivacy, example_batches, sampling_rate
 from offbeat.local.seeding import seed_layers
-from offbeat.local.session import Part, Parts
+from offbeat.local.session import BatchPart, Parts
 from offbeat.local.training import Training
 
 Secret = Callable[[LocalTask], bytes]
@@ -74,9 +74,9 @@ class TaskBatches:
         resident = isinstance(ready.train, Dataset)
         read = ready.gather if resident else partial(self._read, ready, client)
         if self.training.accumulate == 1:
-            return [Part(rows, read, 1.0, resident)]
+            return [BatchPart(rows, read, 1.0, resident)]
         split = [own for own in rows.tensor_split(self.training.accumulate) if len(own)]
-        parts = [Part(own, read, len(own) / len(rows), resident) for own in split]
+        parts = [BatchPart(own, read, len(own) / len(rows), resident) for own in split]
         for part in parts:
             # A data set that draws does so before the layers do.
             _ = part.batch

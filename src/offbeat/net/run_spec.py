@@ -84,8 +84,9 @@ class RunSpec(BaseModel):
     def document(self) -> dict[str, Any]:
         """Plain JSON values, as sent; unused options are left out, as earlier versions expect."""
         document = self.model_dump(mode="json", exclude={"privacy"} if self.privacy is None else None)
-        if not self.training.drop_last:
-            del document["training"]["drop_last"]
+        for option in ("drop_last", "cuda_graph"):
+            if not document["training"][option]:
+                del document["training"][option]
         return document
 
     @property
