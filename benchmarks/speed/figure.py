@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import matplotlib
@@ -44,7 +45,7 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
         if max(medians) > WIDE * min(medians):
             panel.set_xscale("log")
         panel.set_xlabel(table["column"])
-        panel.set_title(table["title"], fontsize=9, loc="left")
+        panel.set_title(fill(table["title"], 80), fontsize=9, loc="left")
     figure.tight_layout()
     figure.savefig(path, dpi=150)
     plt.close(figure)

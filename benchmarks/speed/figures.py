@@ -1,5 +1,6 @@
 """From answers to numbers: medians, ranges, ratios repeat by repeat, Markdown tables."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -105,11 +106,11 @@ def rates(table: Mapping[str, Any]) -> str:
 
     A processor second is of the row in one process, a wall second of the row that does most in it.
     """
-    unit, groups = table["unit"], dict[tuple[str, str, str], list[Mapping[str, Any]]]()
+    unit, groups = table["unit"], dict[str, list[Mapping[str, Any]]]()
     for row in table["rows"]:
         if times(row, unit):
-            job = row["job"]
-            groups.setdefault((row["runner"], job["algorithm"], job["executor"]), []).append(row)
+            same = json.dumps([row["runner"], {**row["job"], "processes": None}], sort_keys=True)
+            groups.setdefault(same, []).append(row)
     lines = [
         f"**{table['title']}: {unit} a second**",
         "",

@@ -107,6 +107,16 @@ def test_a_second_has_the_rate_of_one_process_and_that_of_the_fastest_row() -> N
     ]
 
 
+def test_rows_of_other_work_have_rates_of_their_own() -> None:
+    lean, whole = (
+        row("Offbeat", "ours", [answer(4.0)]),
+        row("Offbeat, its client code", "ours", [answer(8.0)]),
+    )
+    whole["job"]["model"] = "client code"
+    found = figures.rates(table(lean, whole)).splitlines()[4:]
+    assert [line.split(" | ")[2] for line in found] == ["25.0 (25.0–25.0)", "12.5 (12.5–12.5)"]
+
+
 def test_a_report_has_rates_where_peers_were_measured() -> None:
     results = {
         "machine": {},

@@ -23,3 +23,35 @@ def test_the_table_has_a_number_in_every_row(tmp_path: Path, monkeypatch: pytest
     rows = [line.split(" | ") for line in out.read_text().splitlines()[4:]]
     assert len(rows) == 8
     assert all(" ms (" in row[2] and "/s" in row[3] for row in rows)
+
+
+COLUMNS = (
+    "bare loop",
+    "ours, 1 at a time",
+    "bare loop, CUDA graph",
+    "ours, 1 at a time, CUDA graph",
+    "ours, 8 at a time",
+    "ours, 64 at a time",
+)
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def test_the_documentation_has_the_numbers_that_were_measured() -> None:
+    measured = {
+        tuple(row[:2]): row for row in map(cells, (FOLDER / "RESULTS.md").read_text().splitlines()[4:])
+    }
+    page = (FOLDER.parents[1] / "docs/gpu.md").read_text(encoding="utf-8").splitlines()
+    for name in ("CNN", "ResNet-18", "transformer"):
+        (told,) = (cells(line)[1:] for line in page if line.startswith(f"| {name}, "))
+        assert told == [measured[name, column][3].removesuffix(" steps/s") for column in COLUMNS]
+    sizes = {
+        "FedBuff of ten updates, 10⁶": "FedBuff of 10, 1e+06",
+        "FedBuff of ten updates, 10⁸": "FedBuff of 10, 1e+08",
+    }
+    for told_name, name in {**sizes, "FedAsync, 10⁹": "FedAsync, 1e+09"}.items():
+        (told,) = (cells(line)[1:] for line in page if line.startswith(f"| {told_name} parameters"))
+        rows = (measured[f"{name} parameters", whose] for whose in ("by hand", "ours"))
+        assert told == [row[2].partition(" ms")[0] for row in rows]
