@@ -106,17 +106,14 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
     context = worker_context()
     reports: Any = context.Queue()
     with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), reports)) as pool:
-        running: list[Future[None]] = [pool.submit(_run, run) for run in islice(runs, processes)]
+        running: list[Future[bool]] = [pool.submit(_run, run) for run in islice(runs, processes)]
         unfinished = len(running)
         try:
             while unfinished:
                 try:
                     report = reports.get(timeout=0.5)
                 except queue.Empty:
-                    for future in running:
-                        # A run's own error comes in its report: only a process that has died leaves one here.
-                        if future.done() and (error := future.exception()):
-                            raise RunError(f"a run's process ended: {error}") from None
+                    _check_alive(running)
                     continue
                 yield report
                 if report.finished:
@@ -131,6 +128,21 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
                 # A terminated run stays at its checkpoint.
                 process.terminate()
             raise
+
+
+def _check_alive(running: Iterable[Future[bool]]) -> None:
+    """Raises `RunError` where a run has ended and will never report it."""
+    for future in running:
+        if not future.done():
+            continue
+        # A run's own error comes in its report: only a process that has died leaves one here.
+        if (error := future.exception()) is not None:
+            raise RunError(f"a run's process ended: {error}")
+        if not future.result():
+            raise RunError(
+                "a run's process was told to end (SIGTERM), and not by this program: its run is at its last "
+                "checkpoint, and the same command continues it"
+            )
 
 
 _reports_queue: Any = None
@@ -154,12 +166,12 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(run: PlannedRun) -> None:
-    """Simulate or resume a run, in a process of the pool."""
+def _run(run: PlannedRun) -> bool:
+    """Simulate or resume a run, in a process of the pool; returns whether it has reported its end."""
     global _interrupted
     if _interrupted:
         # The run was submitted before the parent cancelled the others.
-        return
+        return False
 
     def watch(progress: Progress) -> None:
         _reports_queue.put(RunProgress(run.name, progress))
@@ -177,10 +189,11 @@ def _run(run: PlannedRun) -> None:
             )
     except KeyboardInterrupt:
         _interrupted = True
-        return
+        return False
     except OffbeatError as error:
         failure, diverged = str(error), isinstance(error, DivergedError)
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     spent = None if resumed else time.process_time() - before
     _reports_queue.put(RunProgress(run.name, None, True, failure, diverged, spent))
+    return True
