@@ -1,6 +1,6 @@
 """What a GPU computes in a second for ours and for a bare loop of PyTorch.
 
-    python benchmarks/gpu [--minutes 10] [--device cuda] [--out benchmarks/gpu/RESULTS.md]
+    python benchmarks/gpu [--minutes 10] [--device cuda] [--out gpu.md]
 
 Training: a round of FedAvg, 64 clients, batches of 32. The bare loop, and ours with one client at a time,
 each also with CUDA graphs; ours with 8 and 64 clients at a time; and ours with worker processes, whose start
@@ -32,7 +32,6 @@ from offbeat.core.errors import UsageError
 Row = tuple[str, str, str, str, str]
 Job = tuple[str, str, Callable[[], Callable[[], None]], int, str]
 """What is done, whose it is, what makes it, how much work it is, and in which unit."""
-HERE = Path(__file__).parent
 REPEATS, CLIENTS, TOGETHER, WORKERS = 3, 64, (1, 8, 64), 4
 
 
@@ -41,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="what a GPU computes in a second")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md")
+    parser.add_argument("--out", type=Path, default=Path("gpu.md"))
     options = parser.parse_args()
     if options.device.startswith("cuda") and not torch.cuda.is_available():
         sys.exit("there is no CUDA GPU on this machine: run it where there is one")

@@ -1,9 +1,10 @@
 """The device that a learner trains on, and the tensors there."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,17 +30,40 @@ def check_device(device: str) -> None:
 @contextmanager
 def full_precision(device: str) -> Iterator[None]:
     """A context in which a CUDA GPU computes float32 in float32, and not in TF32, which rounds to 11 bits."""
-    if torch.device(device).type != "cuda":
+    with ExitStack() as stack:
+        if torch.device(device).type == "cuda":
+            try:
+                stack.enter_context(_without_tf32())
+            except RuntimeError:
+                # The user has chosen by the newer settings, which do not mix with the older ones.
+                stack.enter_context(_by_newer_settings())
         yield
-        return
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
     cudnn, matmul = torch.backends.cudnn, torch.get_float32_matmul_precision()
     own = cudnn.enabled, cudnn.benchmark, cudnn.benchmark_limit, cudnn.deterministic
-    torch.set_float32_matmul_precision("highest")
-    try:
-        with cudnn.flags(*own, allow_tf32=False):
+    with cudnn.flags(*own, allow_tf32=False):
+        torch.set_float32_matmul_precision("highest")
+        try:
             yield
+        finally:
+            torch.set_float32_matmul_precision(matmul)
+
+
+@contextmanager
+def _by_newer_settings() -> Iterator[None]:
+    cudnn: Any = torch.backends.cudnn
+    settings = torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn
+    before = [(each, each.fp32_precision) for each in settings]
+    try:
+        for each in settings:
+            each.fp32_precision = "ieee"
+        yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
+        for each, precision in before:
+            each.fp32_precision = precision
 
 
 AHEAD = 64
