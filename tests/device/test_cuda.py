@@ -46,7 +46,7 @@ def waits(mode: str) -> Iterator[list[str]]:
 def test_local_steps_wait_for_nothing(monkeypatch: pytest.MonkeyPatch, graph: bool) -> None:
     learner = on_gpu(digits(normed), cuda_graph=graph)
     base = learner.initial(1).to("cuda")
-    for task in range(2):  # the first looks at its gradients, the second records
+    for task in range(2):  # the first looks at its gradients, the second captures
         learner.train(base, LocalTask(task, 0, 0, 20, 1), Plain())
     import offbeat.local.torch_learner as module
 
@@ -201,7 +201,7 @@ def test_dropout_in_a_cuda_graph_follows_from_the_seed() -> None:
 
 
 class Synchronizing(nn.Module):
-    """Waits for the GPU in each step, which shows only when it is recorded."""
+    """Waits for the GPU in each step, which shows only when it is captured."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class Synchronizing(nn.Module):
         (Synchronizing, "operation not permitted when stream is capturing"),
     ],
 )
-def test_what_a_cuda_graph_cannot_record_is_refused_and_the_gpu_goes_on(
+def test_what_a_cuda_graph_cannot_capture_is_refused_and_the_gpu_goes_on(
     module: Callable[[], nn.Module], why: str
 ) -> None:
     learner = ob.TorchLearner(module, data(), ob.Training(batch_size=5, device="cuda", cuda_graph=True))
@@ -231,13 +231,13 @@ def test_what_a_cuda_graph_cannot_record_is_refused_and_the_gpu_goes_on(
     assert two_tasks(on_gpu(digits(normed), cuda_graph=True)).delta.isfinite().all()
 
 
-def test_another_thread_may_compute_while_a_graph_is_recorded() -> None:
+def test_another_thread_may_compute_while_a_graph_is_captured() -> None:
     ended, errors = threading.Event(), []
 
     def compute() -> None:
         try:
             while not ended.is_set():
-                x = torch.ones(300, 300, device="cuda")  # random numbers are one recording's at a time
+                x = torch.ones(300, 300, device="cuda")  # random numbers are one capture's at a time
                 assert float((x @ x).sum()) == 300**3
         except Exception as error:
             errors.append(error)

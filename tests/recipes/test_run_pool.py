@@ -28,7 +28,7 @@ LONG: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("number", "said"),
     [
-        (signal.SIGTERM, r"was told to end \(SIGTERM\), and not by this"),
+        (signal.SIGTERM, r"told the process of .*run to end \(SIGTERM\): the run is at its last checkpoint"),
         (signal.SIGKILL, "a run's process ended"),
     ],
 )

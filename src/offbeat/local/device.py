@@ -12,7 +12,7 @@ from torch import Tensor
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import StreamCursor
 from offbeat.data.dataset import Batch, Dataset, Samples, to_device
-from offbeat.local.fast.cuda_graphs import RecordedGradients
+from offbeat.local.fast.cuda_graphs import CapturedGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
 
@@ -87,7 +87,7 @@ class DeviceState:
     """A learner's module and train set on its device, and the streams of its last run.
 
     `seed` is that of the run the module was made for; None means that it serves any. `flow` watches the first
-    task; None means that it is over. `recorded` makes gradients by CUDA graphs; None means without.
+    task; None means that it is over. `captured` makes gradients by CUDA graphs; None means without.
     """
 
     bench: FlatModule
@@ -95,7 +95,7 @@ class DeviceState:
     device: str
     seed: int | None
     flow: GradientFlow | None = None
-    recorded: RecordedGradients | None = None
+    captured: CapturedGradients | None = None
     _streams: tuple[int, StreamCursor] | None = None
     _resident: list[tuple[Dataset, Dataset]] = field(default_factory=list)
 

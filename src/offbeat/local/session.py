@@ -14,7 +14,7 @@ from offbeat.core.objective import LocalRun, Objective
 from offbeat.data.dataset import Batch
 from offbeat.local.criterion import Criterion
 from offbeat.local.examples_privacy import ExampleGradients
-from offbeat.local.fast.cuda_graphs import RecordedGradients
+from offbeat.local.fast.cuda_graphs import CapturedGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
 from offbeat.local.training import Optimizer, Training
@@ -67,7 +67,7 @@ class Session:
         losses: Numbers of this session's steps, and the losses of their parts.
         examples: Makes the steps' gradients, with privacy of examples. None means the plain ones.
         flow: Watches whether gradients reach the parameters, in the first task.
-        recorded: Makes the gradients of a plain loss by CUDA graphs. None means without.
+        captured: Makes the gradients of a plain loss by CUDA graphs. None means without.
         summed: `total` as a number, once the steps are done.
     """
 
@@ -88,7 +88,7 @@ class Session:
     losses: list[tuple[int, Tensor]] = field(default_factory=list)
     examples: ExampleGradients | None = None
     flow: GradientFlow | None = None
-    recorded: RecordedGradients | None = None
+    captured: CapturedGradients | None = None
     summed: float = 0.0
 
     @property

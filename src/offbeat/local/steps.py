@@ -13,7 +13,7 @@ from offbeat.core.objective import FreshModel
 from offbeat.data.dataset import Batch
 from offbeat.local.errors import unfit_batch
 from offbeat.local.examples_privacy import ExampleGradients
-from offbeat.local.fast.cuda_graphs import RecordedGradients
+from offbeat.local.fast.cuda_graphs import CapturedGradients
 from offbeat.local.gradient_flow import DETACHED
 from offbeat.local.objective_hooks import hooks_of
 from offbeat.local.session import Parts, Session
@@ -64,26 +64,26 @@ def _backward_of(session: Session, *, merged: bool) -> Backward:
     """How the gradients of a task's next steps are made, with a fresh model merged before them or without."""
     if session.examples is not None:
         return partial(_backward_by_example, session.examples)
-    if session.recorded is None or session.flow is not None or session.scaler is not None:
+    if session.captured is None or session.flow is not None or session.scaler is not None:
         return _backward
     # What another loss computes with, and what an optimizer of the user's keeps, may differ in each task.
     plain = "loss" not in hooks_of(session.objective, merged=merged)
     if plain and isinstance(session.training.optimizer, str):
-        return partial(_backward_recorded, session.recorded)
+        return partial(_backward_captured, session.captured)
     return _backward
 
 
-def _backward_recorded(recorded: RecordedGradients, session: Session, step: int, parts: Parts) -> None:
+def _backward_captured(captured: CapturedGradients, session: Session, step: int, parts: Parts) -> None:
     """The gradients of a batch in one part by a CUDA graph, those of any other as ever."""
     part = parts[0]
-    if len(parts) > 1 or not (part.resident or recorded.takes(part.batch)):
+    if len(parts) > 1 or not (part.resident or captured.takes(part.batch)):
         _backward(session, step, parts)
         return
     if part.resident:
         # The graph selects the samples too.
-        loss = recorded.of(part.rows, lambda rows: _loss(session, part.read(rows)))
+        loss = captured.of(part.rows, lambda rows: _loss(session, part.read(rows)))
     else:
-        loss = recorded.of(part.batch, partial(_loss, session))
+        loss = captured.of(part.batch, partial(_loss, session))
     loss = loss.clone()
     session.total += loss
     session.losses.append((step, loss))

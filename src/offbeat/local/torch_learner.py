@@ -41,7 +41,7 @@ from offbeat.local.examples_privacy import (
     gradients_by_example,
     sampling_rate,
 )
-from offbeat.local.fast.cuda_graphs import RecordedGradients, recorder_of
+from offbeat.local.fast.cuda_graphs import CapturedGradients, capture_on
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
 from offbeat.local.initial_checks import check_data, check_personal
@@ -386,7 +386,7 @@ class TorchLearner:
                 total, batches, scaler,
             )  # fmt: skip
             if self.examples is None:
-                session.flow, session.recorded = self.prepare().flow, self.prepare().recorded
+                session.flow, session.captured = self.prepare().flow, self.prepare().captured
                 yield session
             else:
                 self.examples.check_objective(objective)
@@ -499,9 +499,9 @@ class TorchLearner:
             bench = FlatModule(self._trainable(module), device, self.training.channels_last, self.personal)
             there = resident(train, bench, device) if isinstance(train, Dataset) else train
             flow = GradientFlow(bench.module, bench.trained, self.criterion.loss)
-            record = recorder_of(device) if self.training.cuda_graph else None
-            recorded = RecordedGradients(bench, record) if record is not None else None
-            self._ready = DeviceState(bench, there, device, None if fixed else self._seed, flow, recorded)
+            capture = capture_on(device) if self.training.cuda_graph else None
+            captured = CapturedGradients(bench, capture) if capture is not None else None
+            self._ready = DeviceState(bench, there, device, None if fixed else self._seed, flow, captured)
             self._ready.keep(train, there)
         return self._ready
 

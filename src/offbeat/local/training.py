@@ -115,9 +115,9 @@ class Training:
         evaluation_batch_size: Samples of a batch in evaluation, at least 1.
         channels_last: Whether convolutions use this memory layout. None means yes if the module has
             convolutions and the device is a CPU or a CUDA GPU, where the layout is faster.
-        cuda_graph: Whether a CUDA GPU gets the kernels of a step together, recorded, and not one by one. A
-            small model is faster so. Its module and its loss must do the same for each batch. On another
-            device it changes nothing.
+        cuda_graph: Whether a CUDA GPU gets the kernels of a step as one captured graph, and not one by
+            one. A small model is faster so. Its module and its loss must do the same for each batch. On
+            another device it changes nothing.
         device: Name of a PyTorch device, such as "cpu" or "cuda:0".
     """
 

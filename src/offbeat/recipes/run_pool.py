@@ -106,7 +106,7 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
     context = worker_context()
     reports: Any = context.Queue()
     with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), reports)) as pool:
-        running: list[Future[bool]] = [pool.submit(_run, run) for run in islice(runs, processes)]
+        running: list[Future[Path | None]] = [pool.submit(_run, run) for run in islice(runs, processes)]
         unfinished = len(running)
         try:
             while unfinished:
@@ -130,7 +130,7 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
             raise
 
 
-def _check_alive(running: Iterable[Future[bool]]) -> None:
+def _check_alive(running: Iterable[Future[Path | None]]) -> None:
     """Raises `RunError` where a run has ended and will never report it."""
     for future in running:
         if not future.done():
@@ -138,10 +138,10 @@ def _check_alive(running: Iterable[Future[bool]]) -> None:
         # A run's own error comes in its report: only a process that has died leaves one here.
         if (error := future.exception()) is not None:
             raise RunError(f"a run's process ended: {error}")
-        if not future.result():
+        if (directory := future.result()) is not None:
             raise RunError(
-                "a run's process was told to end (SIGTERM), and not by this program: its run is at its last "
-                "checkpoint, and the same command continues it"
+                f"another program has told the process of {directory} to end (SIGTERM): the run is at its "
+                "last checkpoint; give the same command with the same directory to continue"
             )
 
 
@@ -166,12 +166,12 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(run: PlannedRun) -> bool:
-    """Simulate or resume a run, in a process of the pool; returns whether it has reported its end."""
+def _run(run: PlannedRun) -> Path | None:
+    """Simulate or resume a run, in a process of the pool; returns its directory if it reports no end."""
     global _interrupted
     if _interrupted:
         # The run was submitted before the parent cancelled the others.
-        return False
+        return run.directory
 
     def watch(progress: Progress) -> None:
         _reports_queue.put(RunProgress(run.name, progress))
@@ -189,11 +189,11 @@ def _run(run: PlannedRun) -> bool:
             )
     except KeyboardInterrupt:
         _interrupted = True
-        return False
+        return run.directory
     except OffbeatError as error:
         failure, diverged = str(error), isinstance(error, DivergedError)
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     spent = None if resumed else time.process_time() - before
     _reports_queue.put(RunProgress(run.name, None, True, failure, diverged, spent))
-    return True
+    return None

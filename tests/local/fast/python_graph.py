@@ -39,12 +39,12 @@ class _Noting(TorchDispatchMode):
 
 
 class PythonGraphs:
-    """Records as `recorder_of` does. `launched` counts the launches."""
+    """Captures as `capture_on` does. `launched` counts the launches."""
 
     def __init__(self) -> None:
-        self.recorded = self.launched = 0
+        self.captured = self.launched = 0
 
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+    def capture(self, work: Callable[[], None]) -> Callable[[], None]:
         """Note what the work does."""
         noting, random = _Noting(), torch.get_rng_state()
         with noting:
@@ -52,7 +52,7 @@ class PythonGraphs:
         for tensor, was in noting.before.values():
             tensor.data.copy_(was)
         torch.set_rng_state(random)
-        self.recorded += 1
+        self.captured += 1
 
         def launch() -> None:
             self.launched += 1

@@ -1,4 +1,4 @@
-"""Gradients by CUDA graphs, recorded in Python on the CPU; `tests/device/test_cuda.py` has real graphs."""
+"""Gradients by CUDA graphs, captured in Python on the CPU; `tests/device/test_cuda.py` has real graphs."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,7 @@ from offbeat.core.learner import LocalTask
 from offbeat.core.objective import Objective
 from offbeat.data import federate
 from offbeat.data.dataset import MapDataset
-from offbeat.local.fast.cuda_graphs import FORMS, recorder_of
+from offbeat.local.fast.cuda_graphs import FORMS, capture_on
 from offbeat.local.objectives import Plain, Proximal
 from tests.local.fast.python_graph import PythonGraphs
 from tests.local.test_session import OBJECTIVES, TRAININGS, data, learner, start
@@ -26,7 +26,7 @@ TASK = LocalTask(1, 1, 0, 6, seed=5)
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> PythonGraphs:
     made = PythonGraphs()
-    monkeypatch.setattr("offbeat.local.torch_learner.recorder_of", lambda device: made.record)
+    monkeypatch.setattr("offbeat.local.torch_learner.capture_on", lambda device: made.capture)
     return made
 
 
@@ -87,7 +87,7 @@ def named(module: nn.Module, batch: Any) -> Tensor:
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_batches_that_are_read_are_recorded_if_they_are_tensors(graphs: PythonGraphs, told: bool) -> None:
+def test_batches_that_are_read_are_captured_if_they_are_tensors(graphs: PythonGraphs, told: bool) -> None:
     shares = data()
     parts = [shares.client_indices(client).numpy() for client in range(2)]
     own = federate(MapDataset(Rows(told)), None, parts)
@@ -101,39 +101,39 @@ def test_batches_that_are_read_are_recorded_if_they_are_tensors(graphs: PythonGr
         local = LocalTask(task, 1, 0, 6, seed=5)
         base = one.initial(3)
         assert_same(one.train(base, local, Plain()), other.train(base, local, Plain()))
-    assert graphs.recorded == (0 if told else 2)
+    assert graphs.captured == (0 if told else 2)
 
 
 @pytest.mark.parametrize("options", [{"accumulate": 2}, {"optimizer": lambda p, lr: torch.optim.SGD(p, lr)}])
-def test_what_is_not_recorded_is_trained_as_ever(graphs: PythonGraphs, options: dict[str, Any]) -> None:
+def test_what_is_not_captured_is_trained_as_ever(graphs: PythonGraphs, options: dict[str, Any]) -> None:
     training = ob.Training(lr=0.1, batch_size=5, **options)
     expected = warmed(training).train(learner(training).initial(3), TASK, Plain())
     got = warmed(replace(training, cuda_graph=True)).train(learner(training).initial(3), TASK, Plain())
     assert_same(got, expected)
-    assert not graphs.recorded
+    assert not graphs.captured
 
 
-def test_each_form_of_a_batch_is_recorded_when_it_comes_again(graphs: PythonGraphs) -> None:
+def test_each_form_of_a_batch_is_captured_when_it_comes_again(graphs: PythonGraphs) -> None:
     training = ob.Training(lr=0.1, batch_size=7)  # client 1 has 23 samples: three batches of 7, one of 2
     one, plain = learner(replace(training, cuda_graph=True)), learner(training)
-    base, recorded = one.initial(3), []
+    base, captured = one.initial(3), []
     for task in range(4):
         local = LocalTask(task, 1, 0, 4, seed=5)
         assert_same(one.train(base, local, Plain()), plain.train(base, local, Plain()))
-        recorded.append(graphs.recorded)
+        captured.append(graphs.captured)
     # The first task looks at its gradients.
-    assert recorded == [0, 1, 2, 2]
+    assert captured == [0, 1, 2, 2]
 
 
-def test_no_more_forms_are_recorded_than_fit(graphs: PythonGraphs) -> None:
+def test_no_more_forms_are_captured_than_fit(graphs: PythonGraphs) -> None:
     one = warmed(
         ob.Training(lr=0.1, batch_size=5, cuda_graph=True), nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
     )
-    made = one.prepare().recorded
+    made = one.prepare().captured
     assert made is not None
     for size in [*range(1, 3 * FORMS), *range(1, 3 * FORMS)]:
         made.of((torch.zeros(size, 16), torch.zeros(size, dtype=torch.int64)), _mean(one))
-    assert graphs.recorded == FORMS - 1  # one form of the warm tasks came only once
+    assert graphs.captured == FORMS - 1  # one form of the warm tasks came only once
 
 
 def _mean(one: ob.TorchLearner) -> Any:
@@ -187,16 +187,16 @@ class Sparse(nn.Module):
         (Sparse, "a step of Sparse: a layer has sparse gradients"),
     ],
 )
-def test_what_cannot_be_recorded_is_refused(graphs: PythonGraphs, module: Any, why: str) -> None:
+def test_what_cannot_be_captured_is_refused(graphs: PythonGraphs, module: Any, why: str) -> None:
     with pytest.raises(UsageError, match=why) as error:
         warmed(ob.Training(lr=0.1, batch_size=5, cuda_graph=True), module)
     assert "Leave cuda_graph out to launch each step anew" in str(error.value)
 
 
 def test_on_a_cpu_there_are_no_graphs() -> None:
-    assert recorder_of("cpu") is None
+    assert capture_on("cpu") is None
     training = ob.Training(lr=0.1, batch_size=5)
     expected = warmed(training).train(learner(training).initial(3), TASK, Plain())
     one = warmed(replace(training, cuda_graph=True))
-    assert one.prepare().recorded is None
+    assert one.prepare().captured is None
     assert_same(one.train(one.initial(3), TASK, Plain()), expected)

@@ -1,8 +1,8 @@
-"""Gradients of batches by CUDA graphs: a step's kernels are recorded once, and then launched as one.
+"""Gradients of batches by CUDA graphs: a step's kernels are captured once, and then launched as one.
 
 A small model keeps a GPU waiting, because its program launches a hundred kernels or more in each step. A
-graph launches them together. It computes with the tensors that it was recorded with: each input is copied
-into the recorded one, and its gradients are in the same tensors each time. What Python did between the
+graph launches them together. It computes with the tensors that it was captured with: each input is copied
+into the captured one, and its gradients are in the same tensors each time. What Python did between the
 launches is not repeated.
 """
 
@@ -19,29 +19,29 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from offbeat.core.errors import UsageError
 from offbeat.local.flat_module import FlatModule
 
-Record = Callable[[Callable[[], None]], Callable[[], None]]
-"""record(work): a function that does what `work` launches. `work` itself is called once, and not launched."""
+Capture = Callable[[Callable[[], None]], Callable[[], None]]
+"""capture(work): a function that does what `work` launches. `work` is called once, and launches nothing."""
 
 FORMS = 16
-"""Forms of inputs that are recorded at most: each keeps its activations and gradients on the GPU."""
+"""Forms of inputs that are captured at most: each keeps its gradients on the GPU."""
 
 
-def recorder_of(device: str) -> Record | None:
-    """What records on a device; None where there are no CUDA graphs."""
+def capture_on(device: str) -> Capture | None:
+    """What captures on a device; None where there are no CUDA graphs."""
     if torch.device(device).type != "cuda":
         return None
     with torch.cuda.device(device):
         # Graphs that are launched one after the other can share the memory of what none of them gives back.
         pool = torch.cuda.graph_pool_handle()
 
-    def record(work: Callable[[], None]) -> Callable[[], None]:
+    def capture(work: Callable[[], None]) -> Callable[[], None]:
         graph, own = torch.cuda.CUDAGraph(), torch.cuda.current_stream(device)
         torch.cuda.synchronize(device)
         gc.collect()
         torch.cuda.empty_cache()
         with torch.cuda.device(device):
             try:
-                # Unlike `torch.cuda.graph`, this leaves its stream when the recording fails too.
+                # Unlike `torch.cuda.graph`, this leaves its stream when the capture fails too.
                 with torch.cuda.stream(_new_stream(device)):
                     # Another thread may use the GPU meanwhile.
                     graph.capture_begin(pool, capture_error_mode="thread_local")
@@ -50,14 +50,14 @@ def recorder_of(device: str) -> Record | None:
                     finally:
                         graph.capture_end()
             except BaseException:
-                # After a failure the generator waits for the end of the recording forever.
+                # After a failure the generator waits for the end of the capture forever.
                 generator = torch.cuda.default_generators[torch.cuda.current_device()]
                 generator.graphsafe_set_state(generator.clone_state())
                 raise
         own.synchronize()
         return graph.replay
 
-    return record
+    return capture
 
 
 def _new_stream(device: str) -> torch.cuda.Stream:
@@ -65,8 +65,8 @@ def _new_stream(device: str) -> torch.cuda.Stream:
 
 
 @dataclass(frozen=True)
-class _Recorded:
-    """The tensors of a recorded input, of its loss, and of the gradients of the module's parameters."""
+class _Captured:
+    """The tensors of a captured input, of its loss, and of the gradients of the module's parameters."""
 
     inputs: list[Tensor]
     loss: Tensor
@@ -74,16 +74,16 @@ class _Recorded:
     launch: Callable[[], None]
 
 
-class RecordedGradients:
-    """The gradients of a module's losses, recorded for each form of input when it comes for the second time.
+class CapturedGradients:
+    """The gradients of a module's losses, captured for each form of input when it comes for the second time.
 
     The first time makes what PyTorch makes at first use, such as the plans of convolutions. It also checks
-    that the computation can be recorded, because a recording that fails leaves CUDA in disorder.
+    that the computation can be captured, because a capture that fails leaves CUDA in disorder.
     """
 
-    def __init__(self, bench: FlatModule, record: Record) -> None:
-        self._bench, self._record = bench, record
-        self._recorded: dict[Any, _Recorded | None] = {}
+    def __init__(self, bench: FlatModule, capture: Capture) -> None:
+        self._bench, self._capture = bench, capture
+        self._captured: dict[Any, _Captured | None] = {}
 
     def of(self, inputs: Any, loss: Callable[[Any], Tensor]) -> Tensor:
         """Leave the gradients of a loss at the parameters.
@@ -97,25 +97,25 @@ class RecordedGradients:
             The loss, valid until the next one.
 
         Raises:
-            UsageError: The computation cannot be recorded.
+            UsageError: The computation cannot be captured.
         """
         leaves, structure = tree_flatten(inputs)
         form = structure, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves)
-        if form not in self._recorded:
-            first = len(self._recorded) < FORMS
+        if form not in self._captured:
+            first = len(self._captured) < FORMS
             if first:
-                self._recorded[form] = None
+                self._captured[form] = None
             value, gradients = self._checked(inputs, loss) if first else self._computed(inputs, loss)
             self._leave(gradients)
             return value
-        recorded = self._recorded[form]
-        if recorded is None:
-            recorded = self._recorded[form] = self._make(leaves, structure, loss)
-        for own, leaf in zip(recorded.inputs, leaves, strict=True):
+        captured = self._captured[form]
+        if captured is None:
+            captured = self._captured[form] = self._make(leaves, structure, loss)
+        for own, leaf in zip(captured.inputs, leaves, strict=True):
             own.copy_(leaf)
-        recorded.launch()
-        self._leave(recorded.gradients)
-        return recorded.loss
+        captured.launch()
+        self._leave(captured.gradients)
+        return captured.loss
 
     def takes(self, inputs: Any) -> bool:
         """Whether inputs are tensors on the module's device, and nothing else."""
@@ -123,7 +123,7 @@ class RecordedGradients:
         return all(isinstance(leaf, Tensor) and leaf.device.type == there for leaf in tree_leaves(inputs))
 
     def _checked(self, inputs: Any, loss: Callable[[Any], Tensor]) -> "_Computed":
-        """Compute as ever, and check that it can be recorded."""
+        """Compute as ever, and check that it can be captured."""
         try:
             with _RefusedReads():  # type: ignore[no-untyped-call]
                 value, gradients = self._computed(inputs, loss)
@@ -137,19 +137,19 @@ class RecordedGradients:
             raise self._refused(f"it gives its tensor {name} a new one instead of new values")
         return value, gradients
 
-    def _make(self, leaves: list[Tensor], structure: Any, loss: Callable[[Any], Tensor]) -> _Recorded:
-        """Record the computation with inputs of this form."""
+    def _make(self, leaves: list[Tensor], structure: Any, loss: Callable[[Any], Tensor]) -> _Captured:
+        """Capture the computation with inputs of this form."""
         own = [leaf.clone() for leaf in leaves]
         inputs = tree_unflatten(own, structure)
         found: list[_Computed] = []
         try:
-            launch = self._record(lambda: found.append(self._computed(inputs, loss)))
+            launch = self._capture(lambda: found.append(self._computed(inputs, loss)))
         except torch.OutOfMemoryError:
             raise
         except Exception as error:
             raise self._refused(str(_first(error)).partition("\n")[0]) from error
         ((value, gradients),) = found
-        return _Recorded(own, value, gradients, launch)
+        return _Captured(own, value, gradients, launch)
 
     def _computed(self, inputs: Any, loss: Callable[[Any], Tensor]) -> "_Computed":
         value = loss(inputs)
@@ -161,9 +161,10 @@ class RecordedGradients:
             parameter.grad = gradient
 
     def _refused(self, why: str) -> UsageError:
+        name = type(self._bench.module).__name__
         return UsageError(
-            f"training.cuda_graph = true cannot record a step of {type(self._bench.module).__name__}: {why}. "
-            "A step that is recorded reads no values of tensors (item, bool, a mask as an index), copies "
+            f"training.cuda_graph = true cannot capture a step of {name}: {why}. "
+            "A step that is captured reads no values of tensors (item, bool, a mask as an index), copies "
             "nothing between GPU and CPU, and writes to tensors in place. Leave cuda_graph out to launch "
             "each step anew"
         )
