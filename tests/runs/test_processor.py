@@ -5,7 +5,12 @@ from pathlib import Path
 
 import pytest
 
+import offbeat as ob
+from offbeat.local.device import gpu_name
 from offbeat.runs import RunStore, processor, read_run, store
+from offbeat.runs.processor import processor_name
+from offbeat.sim import run_experiment
+from tests.sim.sim_worlds import CALM, digits
 
 META = {
     "label": "a", "algorithm": {"name": "fedavg"}, "seed": 0, "clients": 1, "recipe": None, "offbeat": "0",
@@ -50,3 +55,17 @@ def test_a_run_has_the_kinds_of_processor_that_made_it(
     database.close()
     assert read_run(tmp_path / "a").processors == ()
     assert on("AMD") == ()
+
+
+def test_a_run_has_the_kinds_of_gpu_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, learner = tmp_path / "a", digits()
+    monkeypatch.setattr(run_experiment, "gpu_name", {"cpu": "A GPU"}.get)
+    ob.simulate(ob.fedasync(steps=1), CALM, learner, until=ob.Until(tasks=2), out=directory)
+    assert read_run(directory).processors == (processor_name(), "A GPU")
+    monkeypatch.setattr(run_experiment, "gpu_name", {"cpu": "Another"}.get)
+    ob.resume(directory, ob.fedasync(steps=1), CALM, learner, until=ob.Until(tasks=4))
+    assert read_run(directory).processors == (processor_name(), "A GPU", "Another")
+
+
+def test_a_processor_is_no_gpu() -> None:
+    assert gpu_name("cpu") == ""

@@ -82,18 +82,21 @@ def measure_run(
     )  # fmt: skip
 
 
-def diverged_run(name: RunName, why: str, processor: float | None) -> ResultRow:
+def diverged_run(
+    name: RunName, why: str, processor: float | None, processors: Sequence[str] = ()
+) -> ResultRow:
     """The row of a run whose training has diverged: that it has, and nothing that was measured before.
 
     Args:
         name: Where it belongs.
         why: The error that ended it.
         processor: Processor seconds that it took. None means unknown.
+        processors: As of `machine`.
     """
     ended = f"{why.partition(DIVERGED)[0]}{DIVERGED}"
     return ResultRow(
         name.study, name.size, name.column, name.label, name.seed, name.digest,
-        version.__version__, commit(), machine(), 0.0, processor, 0, 0, 0, 0, ended,
+        version.__version__, commit(), machine(processors), 0.0, processor, 0, 0, 0, 0, ended,
         spent={}, best={}, final={}, level={}, change={}, reached={},
     )  # fmt: skip
 

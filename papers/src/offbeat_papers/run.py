@@ -97,7 +97,8 @@ class _Queue:
         run, cell, lock = self._taken.pop(report.name)
         place = RunName(cell.study.name, cell.size, cell.column, cell.label, cell.seed, cell.digest)
         if report.diverged:
-            self._results.append(diverged_run(place, report.error or "", report.processor), [])
+            made_on = read_run(run.directory).processors
+            self._results.append(diverged_run(place, report.error or "", report.processor, made_on), [])
             shutil.rmtree(run.directory)
         elif report.error is None:
             record = read_run(run.directory)

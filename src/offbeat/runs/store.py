@@ -127,7 +127,7 @@ class RunStore:
                 # A copy need not be in this mode, in which whoever reads does not hold up the writer.
                 database.execute("PRAGMA journal_mode = WAL")
                 store = cls(directory, database, held)
-                store._add_processor()
+                store.add_processor(processor_name())
             except OSError as error:
                 raise UsageError(f"cannot write to {directory}: {reason_of(error)}") from None
             except sqlite3.Error as error:
@@ -135,10 +135,13 @@ class RunStore:
             undo.pop_all()
         return store
 
-    def _add_processor(self) -> None:
-        """Record that this machine's kind of processor goes on with the run, where it is another one.
+    def add_processor(self, name: str) -> None:
+        """Record that a kind of processor makes the run from here on, where the run does not name it yet.
 
         What a run that does not record any has been made on stays unknown.
+
+        Args:
+            name: The kind of processor, or of GPU.
         """
         found = self._database.execute("SELECT value FROM meta WHERE key = 'processors'").fetchone()
         try:
@@ -146,8 +149,8 @@ class RunStore:
         except ValueError:
             # A reader of the run reports it.
             return
-        if known and isinstance(known, list) and processor_name() not in known:
-            self.set_meta({"processors": [*known, processor_name()]})
+        if known and isinstance(known, list) and name not in known:
+            self.set_meta({"processors": [*known, name]})
 
     @property
     def _length(self) -> int:

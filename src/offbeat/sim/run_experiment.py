@@ -16,6 +16,8 @@ from offbeat.core.model import Model
 from offbeat.core.privacy.releases import recorded_noise_rule
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment
+from offbeat.local.device import gpu_name
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates, write_own
 from offbeat.runs.extension import check_simulated, goes_on, limits_meta
@@ -59,6 +61,7 @@ def simulate_experiment(
             if directory is not None:
                 names = {"client_names": [*planned.client_names.values()]} if planned.client_names else {}
                 store = RunStore.create(directory, meta | planned.described | names, _client_rows(planned))
+                _add_gpu(store, planned)
             recorder = store or MemoryRecorder(
                 experiment.name, experiment.seed, planned.learner.clients, planned.prepared.higher_is_better,
                 planned.client_names,
@@ -104,6 +107,7 @@ def resume_experiment(
             # Reopening takes the lock: from here on no other process may write.
             store = RunStore.reopen(directory)
             try:
+                _add_gpu(store, planned)
                 # The record is read again, since the last holder of the lock may have changed it.
                 record = read_run(directory)
                 if _stays_ended(record, planned):
@@ -148,6 +152,12 @@ def _observed(
     if not calls and recorder.best is None:
         return recorder
     return ObservedRecorder(recorder, backend, calls, recorder.best)
+
+
+def _add_gpu(store: RunStore, run: SimulatedRun) -> None:
+    """Record the kind of GPU that trains, if one does: it rounds unlike any processor."""
+    if isinstance(run.learner, TorchLearner) and (name := gpu_name(run.learner.training.device)):
+        store.add_processor(name)
 
 
 def _client_rows(run: SimulatedRun) -> Iterator[tuple[int, int, str | None]]:
