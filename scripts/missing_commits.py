@@ -20,7 +20,7 @@ WRITTEN = ROOT / "papers" / "src" / "offbeat_papers" / "missing-commits.csv"
 def row_commits() -> set[str]:
     """The commits that rows name, without the mark of changes."""
     results = Results(ROOT / "papers" / "results")
-    commits = {row.commit for study in results.studies() for row in results.rows(study).values()}
+    commits = {row.commit for study in results.studies() for row in results.all_rows(study)}
     return {commit.removesuffix(DIRTY) for commit in commits} - {"unknown"}
 
 

@@ -9,7 +9,14 @@ import pytest
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.cells import study_cells
 from offbeat_papers.family import judge_paper, studies_of_the_paper
-from offbeat_papers.judge import JudgedClaim, _blocks, item_rows, judge_items, undecided_cells
+from offbeat_papers.judge import (
+    JudgedClaim,
+    _blocks,
+    item_rows,
+    judge_items,
+    undecided_cells,
+    unpaired_cells,
+)
 from offbeat_papers.load import load_study, make_study
 from offbeat_papers.rows import Results
 from offbeat_papers.study import Study
@@ -246,3 +253,50 @@ def test_a_gain_of_other_processors_is_left_out(tmp_path: Path) -> None:
     (found,) = judged(study, results)
     assert found.mixed == 1
     assert found.verdict == Verdict.NOT_RUN
+
+
+def test_a_run_made_again_on_the_other_processor_is_paired_there(tmp_path: Path) -> None:
+    study, results = a_study(FASTER), Results(tmp_path)
+    seconds = {"fedavg": SLOW, "fedbuff": FAST}
+
+    def made(label: str, kind: str, factor: float = 1.0) -> None:
+        for cell in study_cells(study, "laptop", labels=[label]):
+            arm = {"column": cell.column, "label": label, "seed": cell.seed, "machine": f"{kind}, 2 cores"}
+            reached = {"accuracy": {"0.5": (factor * seconds[label][cell.seed], 1, 3, 100)}}
+            results.append(row(cell.digest, **arm, reached=reached), [])
+
+    def judge() -> tuple[JudgedClaim, list[str]]:
+        (item,) = judge_items([item_rows(study, "table-1", "laptop", results)])
+        (claim,) = item.claims
+        return claim, [cell.name for cell in unpaired_cells(item, study_cells(study, "laptop", seeds=5))]
+
+    made("fedavg", "AMD")
+    assert judge()[1] == []  # what lacks a partner is not run, and not left out
+    made("fedbuff", "Intel")
+    claim, wanted = judge()
+    assert (claim.verdict, claim.mixed) == (Verdict.NOT_RUN, 2)
+    assert len(wanted) == 2 * 2 * 3
+    made("fedbuff", "AMD", factor=0.5)
+    claim, wanted = judge()
+    assert (claim.verdict, claim.mixed, wanted) == (Verdict.HELD, 0, [])
+    own = [log(slow / (0.5 * fast)) for slow, fast in zip(SLOW[:3], FAST[:3], strict=True)]
+    assert claim.effects == pytest.approx([sum(own) / 3] * 2)  # those of AMD, not the first ones
+    made("fedavg", "Intel", factor=100)  # both are on both now: the kind that came first counts
+    assert judge()[0].effects == pytest.approx(claim.effects)
+    everything = results.all_rows(study.name)
+    assert len(everything) == 4 * 2 * 3
+    assert {found.processor_name for found in results.rows(study.name).values()} == {"AMD", "Intel"}
+    assert {found.label for found in Results(tmp_path, "AMD").rows(study.name).values()} == set(seconds)
+
+
+def test_a_gain_is_paired_where_all_four_runs_are_of_one_processor(tmp_path: Path) -> None:
+    claim = {"says": "x", "better": "fedbuff", "than": ["fedbuff"], "over": ["fedavg"]}
+    study, results = a_study(claim | {"against": {"two": "one"}}), Results(tmp_path)
+    for cell in study_cells(study, "laptop"):
+        arm = {"study": study.name, "column": cell.column, "label": cell.label, "seed": cell.seed}
+        reached = {"accuracy": {"0.5": ((2.0 if cell.label == "fedbuff" else 8.0) + cell.seed, 1, 3, 100)}}
+        for kind in ("A", "B") if (cell.label, cell.column) != ("fedavg", "one") else ("B",):
+            results.append(row(cell.digest, **arm, reached=reached, machine=f"{kind}, 2 cores"), [])
+    (found,) = judged(study, results)
+    assert (found.mixed, len(found.pairs[0].advantages)) == (0, 3)
+    assert found.effects == pytest.approx([0.0])

@@ -298,12 +298,45 @@ def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:
     undecided = Fork(OFFBEAT, *words, "--undecided", "-j", "1")
     out, errors = undecided.communicate()  # one seed says nothing is undecided
     assert (undecided.returncode, errors) == (0, "")
+    together = Fork(OFFBEAT, *words, "--undecided", "--unpaired")
+    _, errors = together.communicate()
+    assert (together.returncode, errors.strip()) == (
+        2,
+        "offbeat: --unpaired and --undecided are not allowed together: give one after the other",
+    )
     wrong = Fork(OFFBEAT, *words, "--labels", "fedprox")
     _, errors = wrong.communicate()
     assert (wrong.returncode, errors.strip()) == (
         2,
         "offbeat: --labels fedprox is unknown; known: fedavg, fedbuff",
     )
+
+
+def test_the_command_makes_again_what_has_no_partner_of_its_processor(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    study = tmp_path / "p" / "s.yaml"
+    study.write_text(yaml.safe_dump(DOCUMENT))
+    rows = tmp_path / "results" / "p-s.csv"
+    words = ("reproduce", f"{study}:table-1", "--results", str(rows.parent), "--columns", "one", "-j", "1")
+    first = Fork(OFFBEAT, *words)
+    assert (first.communicate()[1] != "", first.returncode) == (True, 0)
+    own = Results(rows.parent).rows("p/s")
+    here = next(iter(own.values())).machine
+    foreign = [
+        line.replace(here, "Z80, 1 cores, PyTorch 2") if ",fedavg," in line else line
+        for line in rows.read_text().splitlines()
+    ]
+    rows.write_text("\n".join(foreign) + "\n")
+    again = Fork(OFFBEAT, *words, "--unpaired")
+    out, errors = again.communicate()
+    assert again.returncode == 0, errors
+    assert "3 runs to make" in errors
+    assert "of other processors" not in out
+    made = Results(rows.parent).all_rows("p/s")[-3:]
+    assert [found.machine for found in made] == [here] * 3
+    assert [replace(found, processor=None) for found in made] == [
+        replace(found, processor=None) for found in own.values() if found.label == "fedavg"
+    ]
 
 
 @pytest.mark.thorough

@@ -99,7 +99,7 @@ def _schema(fields: tuple[Field, ...]) -> Mapping[str, Any]:
 
 
 def _key(fields: tuple[Field, ...]) -> list[str]:
-    return ["digest", "metric"] if fields == CURVE_FIELDS else ["digest"]
+    return ["digest", "metric"] if fields == CURVE_FIELDS else ["digest", "machine"]
 
 
 def citation() -> str:

@@ -101,8 +101,12 @@ class JudgedExperiment:
 
 
 def rows_of(items: Iterable[JudgedItem]) -> list[ResultRow]:
-    """The rows of some items, each once."""
-    rows = {row.digest: row for item in items for runs in item.rows.runs.values() for row in runs.values()}
+    """The rows of some items, each once, of every kind of processor."""
+    kinds = (kind for item in items for kind in item.rows.kinds.values())
+    rows = {
+        (row.digest, row.processor_name): row
+        for arms in kinds for seeds in arms.values() for row in seeds.values()
+    }  # fmt: skip
     return [*rows.values()]
 
 

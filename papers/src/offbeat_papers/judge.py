@@ -30,6 +30,9 @@ from offbeat_papers.study import COSTS, VALUES, Item, Number, PaperClaim, Size, 
 Arm = tuple[str, str]
 """A label and a column."""
 
+ArmRows = Mapping[Arm, Mapping[int, ResultRow]]
+"""Rows by arm and seed."""
+
 
 @dataclass(frozen=True)
 class ItemRows:
@@ -41,6 +44,7 @@ class ItemRows:
         size: The size.
         metric: Its metric.
         runs: The rows by arm and seed.
+        kinds: The rows by kind of processor, arm and seed: a run that was made on several has a row of each.
         targets: Its target by column, for the columns that have one.
         planned: Number of its runs, including the runs without a row.
         limits: Limit of its runs in virtual seconds, by column.
@@ -51,7 +55,8 @@ class ItemRows:
     name: str
     size: Size
     metric: str
-    runs: Mapping[Arm, Mapping[int, ResultRow]]
+    runs: ArmRows
+    kinds: Mapping[str, ArmRows]
     targets: Mapping[str, float]
     planned: int
     limits: Mapping[str, float]
@@ -66,6 +71,10 @@ class ItemRows:
     def full_name(self) -> str:
         """Paper and item: "fedcompass/table-1"."""
         return f"{self.study.name.partition('/')[0]}/{self.name}"
+
+    def on(self, kind: str) -> "ItemRows":
+        """The item with the rows of one kind of processor."""
+        return replace(self, runs=self.kinds[kind])
 
     @property
     def made(self) -> int:
@@ -302,27 +311,33 @@ def item_rows(
     Raises:
         UsageError: The study has no such size, or the rows cannot be read.
     """
-    recorded_rows = results.rows(study.name)
     if cells is None:
         cells = known_cells(study, size, results)
     planned = _of_item(study, name, cells)
-    runs: dict[Arm, dict[int, ResultRow]] = {}
-    for cell in planned:
-        seed_rows = runs.setdefault((cell.label, cell.column), {})
-        if cell.digest in recorded_rows:
-            seed_rows[cell.seed] = recorded_rows[cell.digest]
+    runs = _by_arm(planned, results.rows(study.name))
+    kinds = {kind: _by_arm(planned, rows) for kind, rows in results.rows_by_kind(study.name).items()}
     targets = {cell.column: target_of(study, name, cell) for cell in planned}
     chosen = study.items[name].metric or next((cell.recipe.metric for cell in planned), None)
     first = min((cell.seed for cell in planned), default=0)
     count = next((cell.recipe.seeds for cell in planned), 0)
     recorded = [metric for arm in runs.values() for row in arm.values() for metric in row.final]
     return ItemRows(
-        study, name, size, chosen or first_shown(recorded), runs,
+        study, name, size, chosen or first_shown(recorded), runs, kinds,
         {column: target for column, target in targets.items() if target is not None},
         sum(cell.seed - first < cell.recipe.seeds for cell in planned),
         {cell.column: cell.recipe.until.seconds or 0.0 for cell in planned},
         range(first, first + count),
     )  # fmt: skip
+
+
+def _by_arm(cells: Sequence[Cell], rows: Mapping[str, ResultRow]) -> ArmRows:
+    """The rows of runs by arm and seed, with every arm."""
+    found: dict[Arm, dict[int, ResultRow]] = {}
+    for cell in cells:
+        seeds = found.setdefault((cell.label, cell.column), {})
+        if cell.digest in rows:
+            seeds[cell.seed] = rows[cell.digest]
+    return found
 
 
 def known_cells(study: Study, size: Size, results: Results) -> list[Cell]:
@@ -448,13 +463,42 @@ def undecided_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.seed - begin < wanted.get((cell.label, cell.column), 0)]
 
 
+def unpaired_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
+    """The runs of the pairs that are left out, because their runs are of different kinds of processor.
+
+    Args:
+        judged: The item.
+        cells: The runs among which to choose.
+    """
+    wanted = {
+        (arm, seed)
+        for claim in judged.claims
+        for pair in claim.pairs
+        for seed in pair.seeds.difference(pair.advantages)
+        for arm in (pair.better, pair.than, *_bases(claim.claim, pair.better, pair.than))
+    }
+    return [cell for cell in cells if ((cell.label, cell.column), cell.seed) in wanted]
+
+
 def measure_claim(rows: ItemRows, claim: PaperClaim) -> MeasuredClaim:
     """Pair the runs of a claim's arms."""
     by = claim.by or rows.item.shows
     named = claim_arms(rows.study, rows.name, claim)
     arms = [pair for pair in named if all(arm in rows.runs for arm in (*pair, *_bases(claim, *pair)))]
-    pairs = tuple(_measure_gains(rows, claim, by, *pair) for pair in arms)
+    pairs = tuple(_measure_on_each_kind(rows, claim, by, *pair) for pair in arms)
     return MeasuredClaim(rows, claim, by, pairs, len(named))
+
+
+def _measure_on_each_kind(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:
+    """The pair, with the advantages of seeds in which all its runs were made on one kind of processor.
+
+    Other kinds round differently. If a seed was made on several kinds, the first one counts.
+    """
+    advantages: dict[int, float | None] = {}
+    for kind in rows.kinds:
+        advantages = dict(_measure_gains(rows.on(kind), claim, by, better, than).advantages) | advantages
+    pair = _measure_gains(rows, claim, by, better, than)
+    return replace(pair, advantages={seed: advantages[seed] for seed in sorted(advantages)})
 
 
 def _measure_gains(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:
@@ -469,11 +513,10 @@ def _measure_gains(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than
         for arm, base in zip((better, than), _bases(claim, better, than), strict=True)
     )
     own, other = ahead.advantages, behind.advantages
-    kinds = {seed: run.processor_name for seed, run in rows.runs[than].items()}
     advantages = {
         seed: None if own[seed] is None and other[seed] is None else (own[seed] or 0.0) - (other[seed] or 0.0)
         for seed in own
-        if seed in other and rows.runs[better][seed].processor_name == kinds[seed]
+        if seed in other
     }
     paper = None if ahead.paper is None or behind.paper is None else ahead.paper - behind.paper
     paper = None if paper is None or isnan(paper) else paper
@@ -482,15 +525,9 @@ def _measure_gains(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than
 
 def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair:
     ahead, behind = rows.amounts(better, by), rows.amounts(than, by)
-    one, other = rows.runs[better], rows.runs[than]
     seeds = [seed for seed in ahead if seed in behind]
     sign = _sign(rows, by)
-    advantages = {
-        seed: _advantage(ahead[seed], behind[seed], sign)
-        for seed in seeds
-        # Other kinds of processors round differently.
-        if one[seed].processor_name == other[seed].processor_name
-    }
+    advantages = {seed: _advantage(ahead[seed], behind[seed], sign) for seed in seeds}
     paper = _paper_advantage(rows.item, by, better, than, sign)
     return JudgedPair(better, than, frozenset(seeds), advantages, paper)
 

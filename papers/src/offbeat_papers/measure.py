@@ -147,8 +147,13 @@ def machine(processors: Sequence[str] = ()) -> str:
     Args:
         processors: The kinds that a run was made on. Empty means this machine's.
     """
-    kinds = " and ".join(processors or [processor_name()]).replace(",", " ")
-    return f"{kinds}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
+    kind = kind_of(processors or [processor_name()])
+    return f"{kind}, {os.cpu_count()} cores, PyTorch {torch.__version__}"
+
+
+def kind_of(processors: Sequence[str]) -> str:
+    """The kind of processor of a row, from the kinds that made its run: `ResultRow.processor_name`."""
+    return " and ".join(processors).replace(",", " ")
 
 
 @cache

@@ -105,7 +105,7 @@ def _hours(results: Results, studies: Iterable[str]) -> Mapping[str, float]:
     """Processor hours of the rows there are, by paper."""
     hours: defaultdict[str, float] = defaultdict(float)
     for name in studies:
-        seconds = sum(row.processor or 0.0 for row in results.rows(name).values())
+        seconds = sum(row.processor or 0.0 for row in results.all_rows(name))
         hours[name.partition("/")[0]] += seconds / 3600
     return hours
 

@@ -20,7 +20,7 @@ _INSTALL = f"Parquet files need pyarrow: {papers_install_command('parquet')}"
 
 def results_table(results: Results, studies: Iterable[str]) -> "pa.Table":
     """The rows of studies as a table."""
-    rows = [row for study in studies for row in results.rows(study).values()]
+    rows = [row for study in studies for row in results.all_rows(study)]
     return _table([_row_values(row) for row in rows], (*ROW_FIELDS, *DERIVED_FIELDS))
 
 

@@ -40,6 +40,14 @@ def reproduce(
         bool,
         typer.Option("--undecided", help="run only undecided claims, up to their next number of seeds"),
     ] = False,
+    unpaired: Annotated[
+        bool,
+        typer.Option(
+            "--unpaired",
+            help="run again on this machine what a claim leaves out, because its runs are of different kinds "
+            "of processor",
+        ),
+    ] = False,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="number of simultaneous runs, or auto")] = "auto",
     results: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of the rows of results")] = None,
     show: Annotated[bool, typer.Option("--show", help="run nothing; show the existing rows")] = False,
@@ -67,10 +75,17 @@ def reproduce(
     if items:
         chosen, size = _find(items), _size(scale)
         chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
-        cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, undecided)
+        if unpaired and undecided:
+            raise UsageError("--unpaired and --undecided are not allowed together: give one after the other")
+        cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, undecided, unpaired)
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
-        _reproduce(chosen, size, place, cells, processes, report, allowed_names(allow, folders))
+        rows = _rows_here(place, cells) if unpaired else place
+        elsewhere = _run_all(chosen, size, cells, rows, processes, allowed_names(allow, folders))
+        _print_items(chosen, size, place, report)
+        if elsewhere:
+            out.print(f"{elsewhere} more runs are being made by other processes")
+        out.print(f"rows in {place.folder}", markup=False, soft_wrap=True)
     elif page is None and findings is None and dataset is None:
         _list(place)
     if page is not None:
@@ -124,19 +139,37 @@ def _cells(
     labels: list[str] | None,
     seeds: int | None,
     undecided: bool,
+    unpaired: bool,
 ) -> "list[Cell]":
     """The runs that are asked for."""
     from offbeat.verdicts.multiplicity import LOOKS
-    from offbeat_papers.judge import item_cells, undecided_cells
+    from offbeat_papers.judge import item_cells, undecided_cells, unpaired_cells
 
-    if undecided and seeds is None:
+    if (undecided or unpaired) and seeds is None:
         seeds = max(LOOKS)
     cells = []
     judged = _Judged(size, results)
     for study, item in items:
         asked = item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
-        cells += undecided_cells(judged.item(study, item), asked) if undecided else asked
+        if undecided:
+            asked = undecided_cells(judged.item(study, item), asked)
+        if unpaired:
+            asked = unpaired_cells(judged.item(study, item), asked)
+        cells += asked
     return cells
+
+
+def _rows_here(results: "Results", cells: "list[Cell]") -> "Results":
+    """The rows that were made on this machine's kind of processor, with its GPU if the runs train on it."""
+    from offbeat.local.device import gpu_name
+    from offbeat.runs.processor import processor_name
+    from offbeat_papers.measure import kind_of
+    from offbeat_papers.rows import Results
+
+    gpus = {gpu_name(cell.recipe.training.device) for cell in cells}
+    if len(gpus) > 1:
+        raise UsageError("--unpaired is not allowed for runs on a GPU together with others: name fewer items")
+    return Results(results.folder, kind_of([processor_name(), *filter(None, gpus)]))
 
 
 class _Judged:
@@ -154,28 +187,30 @@ class _Judged:
         return self._items[study.name, item]
 
 
-def _reproduce(
+def _run_all(
     chosen: "list[tuple[Study, str]]",
     size: "Size",
-    results: "Results",
     cells: "list[Cell]",
+    results: "Results",
     processes: int,
-    report: Path | None,
     allowed: "Allowed",
-) -> None:
+) -> int:
+    """Make the runs without a row; returns how many others are making."""
     for study in {study.name: study for study, _ in chosen}.values():
         if processes and study.sizes[size].not_here:
             err.print(f"{study.name} at {size}: {study.sizes[size].not_here}", markup=False, soft_wrap=True)
-    elsewhere = _run(cells, results, processes, allowed) if processes else 0
+    return _run(cells, results, processes, allowed) if processes else 0
+
+
+def _print_items(
+    chosen: "list[tuple[Study, str]]", size: "Size", results: "Results", report: Path | None
+) -> None:
     family = _Judged(size, results)
     for study, item in chosen:
         judged = family.item(study, item)
         _print_item(judged)
         if report is not None:
             _write_item(judged, results, report)
-    if elsewhere:
-        out.print(f"{elsewhere} more runs are being made by other processes")
-    out.print(f"rows in {results.folder}", markup=False, soft_wrap=True)
 
 
 def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allowed") -> int:

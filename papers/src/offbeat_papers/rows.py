@@ -140,15 +140,16 @@ def target_text(target: float) -> str:
 
 
 class Results:
-    """A folder of results.
+    """A folder of results, in which a run has a row for each kind of processor that it was made on.
 
     Args:
         folder: The folder; it is made when something is written.
+        kind: The kind of processor whose rows are read. None means all kinds.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._read: dict[Path, tuple[tuple[int, ...], dict[str, ResultRow]]] = {}
+    def __init__(self, folder: Path, kind: str | None = None) -> None:
+        self.folder, self.kind = folder, kind
+        self._read: dict[Path, tuple[tuple[int, ...], list[ResultRow]]] = {}
 
     def path(self, study: str) -> Path:
         """File of a study's rows."""
@@ -164,21 +165,43 @@ class Results:
         return self.folder / ".runs" / study.replace("/", "-")
 
     def rows(self, study: str) -> dict[str, ResultRow]:
-        """Rows of a study by digest, in the order of the file; of several of a run the last.
+        """Rows of a study by digest, in the order of the file.
 
-        A file is read again when it has changed.
+        Of several kinds of processor, a run has the row of the first kind; of several rows of that kind, the
+        last one. A file is read again when it has changed.
 
         Raises:
             UsageError: The file has other columns, or a row that cannot be read.
         """
+        found: dict[str, ResultRow] = {}
+        for row in self._read_rows(study):
+            if row.digest not in found or found[row.digest].processor_name == row.processor_name:
+                found[row.digest] = row
+        return found
+
+    def rows_by_kind(self, study: str) -> dict[str, dict[str, ResultRow]]:
+        """Rows of a study by kind of processor, in the order of the file, and by digest.
+
+        Of several rows of a run on one kind, the last one counts. Errors: as of `rows`.
+        """
+        found: dict[str, dict[str, ResultRow]] = {}
+        for row in self._read_rows(study):
+            found.setdefault(row.processor_name, {})[row.digest] = row
+        return found
+
+    def all_rows(self, study: str) -> list[ResultRow]:
+        """Each run's rows in the order of the file, one of each kind of processor. Errors: as of `rows`."""
+        found = {(row.digest, row.processor_name): row for row in self._read_rows(study)}
+        return [*found.values()]
+
+    def _read_rows(self, study: str) -> list[ResultRow]:
         path = self.path(study)
         state = _state(path)
-        read, found = self._read.get(path, ((), {}))
+        read, rows = self._read.get(path, ((), []))
         if read != state:
             rows = [_read_row(row, path) for row in _read(path, [field.name for field in fields(ResultRow)])]
-            found = {row.digest: row for row in rows}
-            self._read[path] = state, found
-        return dict(found)
+            self._read[path] = state, rows
+        return [row for row in rows if self.kind in (None, row.processor_name)]
 
     def curves(self, study: str) -> dict[tuple[str, str], RunCurve]:
         """Curves of a study's runs by digest and metric; errors: as of `rows`."""

@@ -40,7 +40,7 @@ ROW_FIELDS = (
     Field("digest", "string", "digest of all that determines the run's numbers; it names the run"),
     Field("version", "string", "version of Offbeat"),
     Field("commit", "string", "commit of the checkout; -dirty: with changes; unknown: outside of a checkout"),
-    Field("machine", "string", "kind of processor, number of cores, version of PyTorch"),
+    Field("machine", "string", "kind of processor and of GPU, number of cores, version of PyTorch"),
     Field("seconds", "number", "virtual time of the run", "s"),
     Field("processor", "number", "processor time that it took; null: it was interrupted and resumed", "s"),
     Field("versions", "integer", "versions of the global model that were made"),
