@@ -17,6 +17,7 @@ from offbeat.report.statistics import CONFIDENCE
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.experiments import JudgedExperiment, judge_experiments, load_experiments
 from offbeat_papers.judge import JudgedClaim, JudgedPair
+from offbeat_papers.open_claims import larger_grid, open_grid
 from offbeat_papers.paper_page import OURS, with_numbers
 from offbeat_papers.rows import Results
 from offbeat_papers.study import COSTS
@@ -165,9 +166,16 @@ def render_findings(results: Results, images: str = "images") -> str:
         f"spent. Of {len(sizes)} claims on a cost: {powers}.",
         "## What each paper's gain consists of",
         gains,
+        "## What is open, and what it would cost",
+        "An undecided claim gets more seeds in looks at 3, 5, 8 and 10 seeds, and none after that. "
+        "`offbeat reproduce PAPER --undecided` makes the runs to the next look. The hours are those of one "
+        "processor core, from the rows of like runs.",
+        markdown(open_grid(results, findings.judged)).rstrip(),
+        "The following sizes were not run. Where the cost is known, it is that of the whole study.",
+        markdown(larger_grid()).rstrip(),
         "## Scope, methods, limits",
-        "- **Scope.** We repeated the tables and figures of four papers, at a size that two cores finish. "
-        "Each study says what is smaller.\n"
+        "- **Scope.** We repeated the tables and figures of four papers, at a size that two cores finish; "
+        "one also with the paper's model, on a GPU. Each study says what is smaller.\n"
         "- **Methods.** Seeds are paired. One rule judges all claims; we simulated the rule and then "
         "froze it. Some rows existed before that, so verdicts on these rows are exploratory.\n"
         "- **What was easy.** The papers print the equations of the algorithms and the numbers of the "
@@ -175,8 +183,8 @@ def render_findings(results: Results, images: str = "images") -> str:
         "- **What was hard.** The papers leave open how many devices train at once, the speeds in "
         "seconds, and the hyper-parameters of the methods that they compare with.\n"
         "- **Limits.** Models are smaller and images are fewer than in the papers. Seeds are few, and "
-        "runs end early. The runs come from two kinds of processor; runs of different kinds are never "
-        "paired.\n"
+        "runs end early. The runs come from several kinds of processor; runs of different kinds are never "
+        "paired. A run on a GPU does not repeat bit by bit.\n"
         "- **The authors** have not been asked yet.",
         "## All claims",
         "Click a column's head to sort. Each claim has one row. The paper's page has the claim's pairs, its "

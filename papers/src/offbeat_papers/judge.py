@@ -313,7 +313,7 @@ def item_rows(
     """
     if cells is None:
         cells = known_cells(study, size, results)
-    planned = _of_item(study, name, cells)
+    planned = cells_of_item(study, name, cells)
     runs = _by_arm(planned, results.rows(study.name))
     kinds = {kind: _by_arm(planned, rows) for kind, rows in results.rows_by_kind(study.name).items()}
     targets = {cell.column: target_of(study, name, cell) for cell in planned}
@@ -358,10 +358,10 @@ def item_cells(
 ) -> list[Cell]:
     """The runs that an item needs, for its table and its claims; arguments as of `study_cells`."""
     cells = study_cells(study, size, columns=columns, labels=labels, seeds=seeds)
-    return _of_item(study, name, cells)
+    return cells_of_item(study, name, cells)
 
 
-def _of_item(study: Study, name: str, cells: Sequence[Cell]) -> list[Cell]:
+def cells_of_item(study: Study, name: str, cells: Sequence[Cell]) -> list[Cell]:
     """The runs that an item needs: those of its table, and those of its claims."""
     arms = {(label, column) for label in study.item_labels(name) for column in study.item_columns(name)}
     for claim in study.items[name].claims:
