@@ -1,5 +1,6 @@
 """The benchmark for a GPU, tried out on a CPU: every row that it would measure there has a number."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def test_the_table_has_a_number_in_every_row(tmp_path: Path, monkeypatch: pytest
     rows = [line.split(" | ") for line in out.read_text().splitlines()[4:]]
     assert len(rows) == 8
     assert all(" ms (" in row[2] and "/s" in row[3] for row in rows)
+
+
+@pytest.mark.thorough
+def test_several_runs_are_timed_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "table.md"
+    words = ["--device", "cpu", "--runs", "1,2", "--tasks", "3", "--steps", "2", "--out", str(out)]
+    subprocess.run([sys.executable, FOLDER.parent / "gpu_runs.py", *words], check=True)
+    rows = [line.split(" | ") for line in out.read_text().splitlines()[4:]]
+    assert [row[:2] for row in rows] == [["| 1", "no"], ["| 2", "no"]]
+    assert all(int(row[2].replace(",", "")) > 0 for row in rows)
 
 
 COLUMNS = (

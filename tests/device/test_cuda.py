@@ -1,5 +1,7 @@
 """On a CUDA GPU: what the pretended device shows without one. `make test-gpu` runs what is marked so."""
 
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -198,6 +200,13 @@ def test_dropout_in_a_cuda_graph_follows_from_the_seed() -> None:
     first, again, other = (two_tasks(learner, seed).delta for seed in (1, 1, 2))
     torch.testing.assert_close(again, first, rtol=1e-3, atol=1e-5)
     assert (other - first).norm() > 0.1 * first.norm()
+
+
+@pytest.mark.parametrize("graph", [False, True])
+def test_runs_have_the_same_bits_with_deterministic_algorithms(graph: bool) -> None:
+    words = [sys.executable, "-m", "tests.device.deterministic_runs", "cuda", str(graph).lower()]
+    first, again = subprocess.run(words, check=True, capture_output=True, text=True).stdout.split()
+    assert first == again
 
 
 class Synchronizing(nn.Module):

@@ -1,0 +1,148 @@
+"""How many local steps one GPU makes in a second if several runs share it, each in a process of its own.
+
+    python benchmarks/gpu_runs.py [--runs 1,4,8,12] [--tasks 30] [--steps 200] [--out gpu_runs.md]
+
+Each run is FedAsync with ten clients that train FedCompass's CNN for MNIST (582,026 parameters) on random
+images, in batches of 64, with Adam and CUDA graphs. `offbeat compare -j N` makes such runs at a time. A
+process makes a short run first; all processes begin the timed run together. Where NVIDIA's Multi-Process
+Service is installed, the same is measured with it: the script starts the service for itself, and ends it.
+`--device cpu` tries the script out.
+"""
+
+import argparse
+import multiprocessing
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+import torch
+
+import offbeat as ob
+from offbeat.data import Dataset, federate
+from offbeat.models.cnn import CompassCNN
+
+CLIENTS, BATCH, SAMPLES, CLASSES = 10, 64, 20_000, 10
+CONTROL = "nvidia-cuda-mps-control"
+PATIENCE = 300.0  # seconds in which all processes must have come to a barrier
+
+
+@dataclass(frozen=True)
+class Work:
+    """What each run does."""
+
+    device: str
+    tasks: int
+    steps: int
+    samples: int = SAMPLES
+
+
+def learner_of(work: Work) -> ob.TorchLearner:
+    """Ten clients with random images of MNIST's shape."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(work.samples, 1, 28, 28, generator=generator)
+    y = torch.randint(CLASSES, (work.samples,), generator=generator)
+    parts = np.array_split(np.arange(work.samples), CLIENTS)
+    training = ob.Training("adam", lr=0.003, batch_size=BATCH, device=work.device, cuda_graph=True)
+    return ob.TorchLearner(CompassCNN, federate(Dataset(x, y, CLASSES), None, parts), training)
+
+
+def one_run(work: Work, begin: Barrier, end: Barrier) -> None:
+    """A run in its process: a short one first, then the timed one between two barriers."""
+    torch.set_num_threads(1)
+    learner = learner_of(work)
+
+    def run(tasks: int) -> None:
+        ob.simulate(
+            ob.fedasync(steps=work.steps), ob.World(), learner, until=ob.Until(tasks=tasks), evaluate=None
+        )
+
+    run(3)
+    begin.wait()
+    run(work.tasks)
+    end.wait()
+
+
+def steps_a_second(runs: int, work: Work) -> float:
+    """Local steps of all runs in a second."""
+    context = multiprocessing.get_context("spawn")
+    begin, end = context.Barrier(runs + 1), context.Barrier(runs + 1)
+    processes = [context.Process(target=one_run, args=(work, begin, end)) for _ in range(runs)]
+    for process in processes:
+        process.start()
+    # A process that ends early, as without memory, breaks neither barrier.
+    begin.wait(PATIENCE)
+    started = time.perf_counter()
+    end.wait(PATIENCE)
+    seconds = time.perf_counter() - started
+    for process in processes:
+        process.join()
+    return runs * work.tasks * work.steps / seconds
+
+
+@contextmanager
+def mps() -> Iterator[None]:
+    """NVIDIA's service for processes that share a GPU, with folders of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+        for path in own.values():
+            Path(path).mkdir()
+        os.environ |= own
+        try:
+            subprocess.run([CONTROL, "-d"], check=True)
+            yield
+            subprocess.run([CONTROL], input="quit\n", text=True, check=True)
+        finally:
+            for name in own:
+                del os.environ[name]
+
+
+def main() -> None:
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(
+        description="how many local steps one GPU makes for several runs at a time"
+    )
+    parser.add_argument("--runs", default="1,4,8,12")
+    parser.add_argument("--tasks", type=int, default=30)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, default=Path("gpu_runs.md"))
+    options = parser.parse_args()
+    on_gpu = options.device.startswith("cuda")
+    if on_gpu and not torch.cuda.is_available():
+        sys.exit("there is no CUDA GPU on this machine: run it where there is one")
+    work = Work(options.device, options.tasks, options.steps, SAMPLES if on_gpu else 400)
+    counts = [int(count) for count in options.runs.split(",")]
+    name = torch.cuda.get_device_name() if on_gpu else platform.processor() or "a CPU"
+    lines = [
+        f"{name}, {os.cpu_count()} cores, PyTorch {torch.__version__}, Python {platform.python_version()}.",
+        "",
+        "| runs at a time | MPS | steps/s of all | steps/s of a run |",
+        "|---|---|---|---|",
+    ]
+
+    def measure(service: str) -> None:
+        for runs in counts:
+            rate = steps_a_second(runs, work)
+            lines.append(f"| {runs} | {service} | {rate:,.0f} | {rate / runs:,.0f} |")
+            print(lines[-1], flush=True)
+            options.out.write_text("\n".join([*lines, ""]), encoding="utf-8")
+
+    measure("no")
+    if on_gpu and shutil.which(CONTROL):
+        with mps():
+            measure("yes")
+    print(f"The table is {options.out}.")
+
+
+if __name__ == "__main__":
+    main()
