@@ -8,7 +8,7 @@ import pytest
 
 from offbeat_papers import Trial, check_study, study_cells
 from offbeat_papers.judge import ItemRows
-from offbeat_papers.leaderboard import page, papers, ranks, tune
+from offbeat_papers.leaderboard import page, papers, plateau, ranks, tune
 from offbeat_papers.load import make_study
 from tests.script_modules import load_script
 
@@ -145,6 +145,39 @@ def test_every_method_of_a_paper_has_as_many_trials_and_every_study_builds() -> 
             document = papers.paper_study(plan, chosen)
             check_study(make_study(f"{paper}/tuned", document))
             assert len(document["recipe"]["algorithms"]) == 2 * len(plan["labels"])
+
+
+@pytest.mark.parametrize("data", plateau.read_plan()["data"])
+def test_every_method_comes_to_its_plateau_after_the_same_updates(data: str) -> None:
+    plan = plateau.read_plan()
+    chosen = {label: Trial({"training.lr": 0.3}, 1, 1, 1, 1) for label in plan["labels"]}
+    study = make_study(f"fedasmu/plateau-{data}", plateau.plateau_study(plan, data, chosen))
+    check_study(study)
+    cells = study_cells(study, "laptop", seeds=1)
+    assert [cell.label for cell in cells] == plan["labels"]
+    for cell in cells:
+        training, until = cell.recipe.training, cell.recipe.until
+        assert (training.lr, until.tasks, until.seconds) == (0.3, 2000, None)
+        versions = 10 * 200 // {"fedbuff": 5, "port": 10}.get(cell.label, 1 if cell.label in MIXED else 10)
+        assert training.decay is not None
+        assert training.decay.factor(versions) == pytest.approx(0.05, abs=0.003)
+    tuning = plateau.plateau_recipe(plan, data, "tuning")
+    assert 2 * tuning["until"]["tasks"] == 2000
+    assert tuning["training"]["decay"]["gamma"] ** 100 == pytest.approx(0.05, abs=0.003)
+
+
+MIXED = {"fedasmu", "fedasync", "asofed", "fedssmu"}
+"""The methods that make a version of each update."""
+
+
+@pytest.mark.thorough
+def test_the_studies_of_plateaus_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> None:
+    plan = plateau.read_plan()
+    for data in plan["data"]:
+        shutil.copy(RESULTS / f"fedasmu-plateau-{data}-tuning.csv", tmp_path)
+        chosen = {label: plateau.tune_label(plan, data, label, 1, tmp_path) for label in plan["labels"]}
+        written = plateau.STUDIES / f"plateau-{data}.yaml"
+        assert plateau.study_text(plateau.plateau_study(plan, data, chosen)) == written.read_text("utf-8")
 
 
 @pytest.mark.thorough
