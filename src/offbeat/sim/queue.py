@@ -17,6 +17,9 @@ _PRIORITY: dict[type, int] = {
     Joined: 0, WantsModel: 1, Ready: 1, Measured: 1, Arrived: 1, Lost: 1, Left: 2, Timer: 3
 }  # fmt: skip
 
+IsTrue = Callable[[float, Event], bool]
+"""is_true(time, event)."""
+
 _Entry = tuple[float, int, int, Event]
 """Time, priority, sequence number, event."""
 
@@ -25,16 +28,13 @@ class EventQueue:
     """Future events in the order in which they happen.
 
     Args:
-        is_true: Whether an event that was scheduled for a time is still to happen.
         resolution: Relative difference up to which two times are one instant. 0 means equal numbers only.
     """
 
-    def __init__(
-        self, is_true: Callable[[float, Event], bool] = lambda *_: True, resolution: float = 0.0
-    ) -> None:
+    def __init__(self, resolution: float = 0.0) -> None:
         self._heap: list[_Entry] = []
         self._sequence = 0
-        self._is_true, self._resolution = is_true, resolution
+        self._resolution = resolution
         # Time of the events that are fed now.
         self._instant = -1.0
 
@@ -51,24 +51,29 @@ class EventQueue:
         heappush(self._heap, (time, _PRIORITY[type(event)], self._sequence, event))
         self._sequence += 1
 
-    def pop(self) -> tuple[float, Event] | None:
-        """The next event and its time; None means that the queue is empty."""
+    def pop(self, is_true: IsTrue = lambda *_: True) -> tuple[float, Event] | None:
+        """The next event and its time; None means that the queue is empty.
+
+        Args:
+            is_true: Whether an event that was scheduled for a time is still to happen. The queue does not
+                keep it: a method of the queue's owner would keep the owner, and all of a run, in memory.
+        """
         heap = self._heap
         while heap:
             if self._resolution and self.time > self._instant:
-                self._begin_instant()
+                self._begin_instant(is_true)
                 continue
             time, _, _, event = heappop(heap)
-            if self._is_true(time, event):
+            if is_true(time, event):
                 return time, event
         return None
 
-    def _begin_instant(self) -> None:
+    def _begin_instant(self, is_true: IsTrue) -> None:
         """Give the events of the next instant one time, that of the earliest."""
         together: list[_Entry] = []
         while self._heap and (not together or self.time <= together[0][0] * (1 + self._resolution)):
             entry = heappop(self._heap)
-            if self._is_true(entry[0], entry[3]):
+            if is_true(entry[0], entry[3]):
                 together.append(entry)
         for time, priority, sequence, event in together:
             self._instant = together[0][0]

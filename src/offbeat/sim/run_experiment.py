@@ -1,11 +1,12 @@
 """A run of an experiment in the simulator, from its start or from its last checkpoint."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList, live_run
@@ -69,7 +70,7 @@ def simulate_experiment(
             backend = LiveBackend(planned, trainer, ClientStates(directory, execution.client_memory))
             simulation = Simulation(planned, backend, _observed(recorder, planned, backend, calls))
             if calls:
-                calls.run = live_run(meta, directory, (), simulation.stop)
+                calls.run = live_run(meta, directory, (), _stop_of(simulation))
             pause = execution.checkpoint_seconds
             model = run_to_end(simulation, backend, store, watch, pause, interrupted, calls)
         run = _result(simulation, backend, model, recorder, execution.keep_checkpoint)
@@ -127,12 +128,24 @@ def resume_experiment(
                 raise
             with deferred_interrupts() as interrupted:
                 if calls:
-                    calls.run = live_run(record.meta, directory, record.evaluations(), simulation.stop)
+                    past = record.evaluations()
+                    calls.run = live_run(record.meta, directory, past, _stop_of(simulation))
                 pause = execution.checkpoint_seconds
                 model = run_to_end(simulation, backend, store, watch, pause, interrupted, calls)
         run = _result(simulation, backend, model, store, execution.keep_checkpoint)
     calls.on_end(run.stop_reason, model)
     return run
+
+
+def _stop_of(simulation: Simulation) -> Callable[[str], None]:
+    """What ends a simulation that still goes on; whoever keeps it keeps nothing of the simulation."""
+    kept = ref(simulation)
+
+    def stop(reason: str) -> None:
+        if (running := kept()) is not None:
+            running.stop(reason)
+
+    return stop
 
 
 def _stays_ended(record: RunRecord, run: SimulatedRun) -> bool:

@@ -80,7 +80,7 @@ class Simulation:
         self._population, self._learner = run.population, run.learner
         self._run = run
         self._model_bits, self._seed = 8 * model_bytes, seed
-        self._queue = EventQueue(self._is_true, schedule.resolution)
+        self._queue = EventQueue(schedule.resolution)
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
         self._backend: Backend = backend
         self._recorder = recorder
@@ -98,7 +98,7 @@ class Simulation:
             for client in range(self._learner.clients):
                 self._presence[client] = self._population.presence(client)
                 self._queue_presence(client)
-            while self._queue and self._queue.time == 0.0 and (joined := self._queue.pop()):
+            while self._queue and self._queue.time == 0.0 and (joined := self._queue.pop(self._is_true)):
                 self._apply(*joined)
         if self.evaluations.first:
             self._evaluate(0.0)
@@ -106,7 +106,7 @@ class Simulation:
 
     def step(self) -> None:
         """Apply the next event, or stop."""
-        time, event = self._queue.pop() or _NOTHING
+        time, event = self._queue.pop(self._is_true) or _NOTHING
         until = self.engine.until
         limit = until.seconds
         if event is not None and self.evaluations.by_time:
