@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 import offbeat as ob
-from offbeat.local.device import gpu_name
 from offbeat.runs import RunStore, processor, read_run, store
-from offbeat.runs.processor import processor_name
+from offbeat.runs.processor import gpu_name, processor_name
 from offbeat.sim import run_experiment
 from tests.sim.sim_worlds import CALM, digits
 

@@ -161,8 +161,7 @@ def _cells(
 
 def _rows_here(results: "Results", cells: "list[Cell]") -> "Results":
     """The rows that were made on this machine's kind of processor, with its GPU if the runs train on it."""
-    from offbeat.local.device import gpu_name
-    from offbeat.runs.processor import processor_name
+    from offbeat.runs.processor import gpu_name, processor_name
     from offbeat_papers.measure import kind_of
     from offbeat_papers.rows import Results
 

@@ -27,14 +27,6 @@ def check_device(device: str) -> None:
         raise UsageError(f"device = {device!r} is not on this machine: choose cpu")
 
 
-def gpu_name(device: str) -> str:
-    """Name of a device's kind of GPU, as its maker gives it, or else the device's; empty for a CPU."""
-    kind = torch.device(device).type
-    if kind == "cuda":
-        return torch.cuda.get_device_name(device)
-    return "" if kind == "cpu" else kind
-
-
 @contextmanager
 def full_precision(device: str) -> Iterator[None]:
     """A context in which a CUDA GPU computes float32 in float32, and not in TF32, which rounds to 11 bits."""

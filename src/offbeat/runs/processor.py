@@ -1,4 +1,4 @@
-"""The kind of processor that this process runs on: others round differently, so runs differ in the end."""
+"""The kinds of processor and GPU that a run is made on: others round differently, so runs differ at last."""
 
 import platform
 from functools import cache
@@ -18,3 +18,13 @@ def processor_name() -> str:
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     name = next(filter(None, named), platform.processor() or platform.machine() or "unknown")
     return name[:MOST_LETTERS]
+
+
+def gpu_name(device: str) -> str:
+    """Name of a device's kind of GPU, as its maker gives it, or else the device's; empty for a CPU."""
+    import torch
+
+    kind = torch.device(device).type
+    if kind == "cuda":
+        return torch.cuda.get_device_name(device)
+    return "" if kind == "cpu" else kind

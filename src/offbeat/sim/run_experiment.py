@@ -17,11 +17,11 @@ from offbeat.core.model import Model
 from offbeat.core.privacy.releases import recorded_noise_rule
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment
-from offbeat.local.device import gpu_name
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates, write_own
 from offbeat.runs.extension import check_simulated, goes_on, limits_meta
+from offbeat.runs.processor import gpu_name
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.runs.summary import Summary, summary_of
