@@ -69,6 +69,8 @@ def one_run(work: Work, begin: Barrier, end: Barrier) -> None:
     run(3)
     begin.wait()
     run(work.tasks)
+    if work.device.startswith("cuda"):
+        torch.cuda.synchronize()
     end.wait()
 
 
@@ -99,8 +101,10 @@ def mps() -> Iterator[None]:
         os.environ |= own
         try:
             subprocess.run([CONTROL, "-d"], check=True)
-            yield
-            subprocess.run([CONTROL], input="quit\n", text=True, check=True)
+            try:
+                yield
+            finally:
+                subprocess.run([CONTROL], input="quit\n", text=True, check=True)
         finally:
             for name in own:
                 del os.environ[name]

@@ -9,6 +9,7 @@ import pytest
 from offbeat_papers import Trial, check_study, study_cells
 from offbeat_papers.judge import ItemRows
 from offbeat_papers.leaderboard import page, papers, plateau, ranks, tune
+from offbeat_papers.leaderboard.command import parse_command
 from offbeat_papers.load import make_study
 from tests.script_modules import load_script
 
@@ -145,6 +146,19 @@ def test_every_method_of_a_paper_has_as_many_trials_and_every_study_builds() -> 
             document = papers.paper_study(plan, chosen)
             check_study(make_study(f"{paper}/tuned", document))
             assert len(document["recipe"]["algorithms"]) == 2 * len(plan["labels"])
+
+
+def test_the_commands_take_known_names_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parse_command("x", "data", ["a", "b"], []) == (["a", "b"], 1)
+    assert parse_command("x", "data", ["a", "b"], ["b", "--jobs", "2"]) == (["b"], 2)
+    for words, message in (
+        (["c"], "data c is unknown: known are a, b"),
+        (["--jobs", "0"], "--jobs 0 is not allowed: should be at least 1"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            parse_command("x", "data", ["a", "b"], words)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("data", plateau.read_plan()["data"])

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from offbeat_papers.study import Size, Study
     from offbeat_papers.texts import Grid
 
+    Further = Callable[[JudgedItem, list[Cell]], list[Cell]]
+
 _WIDTH = 160
 
 
@@ -75,9 +77,8 @@ def reproduce(
     if items:
         chosen, size = _find(items), _size(scale)
         chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
-        if unpaired and undecided:
-            raise UsageError("--unpaired and --undecided are not allowed together: give one after the other")
-        cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, undecided, unpaired)
+        further = _further(undecided, unpaired)
+        cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, further)
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         rows = _rows_here(place, cells) if unpaired else place
@@ -138,25 +139,31 @@ def _cells(
     columns: list[str] | None,
     labels: list[str] | None,
     seeds: int | None,
-    undecided: bool,
-    unpaired: bool,
+    further: "Further | None",
 ) -> "list[Cell]":
     """The runs that are asked for."""
     from offbeat.verdicts.multiplicity import LOOKS
-    from offbeat_papers.judge import item_cells, undecided_cells, unpaired_cells
+    from offbeat_papers.judge import item_cells
 
-    if (undecided or unpaired) and seeds is None:
+    if further is not None and seeds is None:
         seeds = max(LOOKS)
     cells = []
     judged = _Judged(size, results)
     for study, item in items:
         asked = item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
-        if undecided:
-            asked = undecided_cells(judged.item(study, item), asked)
-        if unpaired:
-            asked = unpaired_cells(judged.item(study, item), asked)
-        cells += asked
+        cells += asked if further is None else further(judged.item(study, item), asked)
     return cells
+
+
+def _further(undecided: bool, unpaired: bool) -> "Further | None":
+    """What chooses the runs that the claims of an item still need; None means all runs of the item."""
+    from offbeat_papers.judge import undecided_cells, unpaired_cells
+
+    if undecided and unpaired:
+        raise UsageError("--unpaired and --undecided are not allowed together: give one after the other")
+    if undecided:
+        return undecided_cells
+    return unpaired_cells if unpaired else None
 
 
 def _rows_here(results: "Results", cells: "list[Cell]") -> "Results":

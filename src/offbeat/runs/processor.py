@@ -1,4 +1,4 @@
-"""The kinds of processor and GPU that a run is made on: others round differently, so runs differ at last."""
+"""The kinds of processor and GPU that a run is made on: others round differently, and later runs differ."""
 
 import platform
 from functools import cache
@@ -25,6 +25,6 @@ def gpu_name(device: str) -> str:
     import torch
 
     kind = torch.device(device).type
-    if kind == "cuda":
+    if kind == "cuda" and torch.cuda.is_available():
         return torch.cuda.get_device_name(device)
     return "" if kind == "cpu" else kind

@@ -138,7 +138,7 @@ def resume_experiment(
 
 
 def _stop_of(simulation: Simulation) -> Callable[[str], None]:
-    """What ends a simulation that still goes on; whoever keeps it keeps nothing of the simulation."""
+    """A function that ends a simulation in progress, and does not keep it in memory."""
     kept = ref(simulation)
 
     def stop(reason: str) -> None:

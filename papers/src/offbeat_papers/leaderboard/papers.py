@@ -7,7 +7,6 @@ papers/results; without runs to make, it writes the studies again: studies/PAPER
 that `offbeat reproduce` runs as any other.
 """
 
-import argparse
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -18,8 +17,8 @@ from offbeat.core.errors import RunError
 from offbeat.documents import parse_yaml
 from offbeat.recipes.load import change
 from offbeat_papers import Trial, load_study, study_document
+from offbeat_papers.leaderboard.command import parse_command
 from offbeat_papers.leaderboard.tune import HERE, PLANS, RESULTS, Document, best_trial, tuned_spec
-from offbeat_papers.measure import checkout
 
 STUDIES = HERE.parent / "studies"
 
@@ -98,19 +97,12 @@ def study_text(study: Document) -> str:
 def main() -> None:
     """Tune and write."""
     papers = read_papers()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("papers", nargs="*", help=f"papers; default: {', '.join(papers)}")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
-    words = parser.parse_args()
-    if checkout() is None:
-        parser.error(
-            "studies are written into a checkout: install both packages from one, with pip install -e"
-        )
-    for paper in words.papers or list(papers):
+    names, jobs = parse_command(__doc__, "papers", papers)
+    for paper in names:
         plan, chosen = papers[paper], {}
         for label in plan["labels"]:
             try:
-                chosen[label] = tune_method(paper, plan, label, words.jobs)
+                chosen[label] = tune_method(paper, plan, label, jobs)
             except RunError as error:
                 print(f"{paper} {label} could not be tuned, and no study is written: {error}", flush=True)
                 break

@@ -7,7 +7,6 @@ papers/results; without runs to make, it writes the studies again: studies/fedas
 package, that `offbeat reproduce` runs as any other.
 """
 
-import argparse
 from collections.abc import Mapping
 from copy import deepcopy
 from pathlib import Path
@@ -18,8 +17,8 @@ from offbeat.documents import parse_yaml
 from offbeat.recipes.load import change
 from offbeat.recipes.run_pool import RunProgress
 from offbeat_papers import Trial, load_study, study_document, tune
+from offbeat_papers.leaderboard.command import parse_command
 from offbeat_papers.leaderboard.tune import LR, PLANS, RESULTS, Document, tuned_spec
-from offbeat_papers.measure import checkout
 from offbeat_papers.tuning import TUNING_SEED
 
 STUDIES = Path(__file__).parents[1] / "studies" / "fedasmu"
@@ -117,16 +116,9 @@ def study_text(study: Document) -> str:
 def main() -> None:
     """Tune and write."""
     plan = read_plan()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="*", help=f"data sets; default: {', '.join(plan['data'])}")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
-    words = parser.parse_args()
-    if checkout() is None:
-        parser.error(
-            "studies are written into a checkout: install both packages from one, with pip install -e"
-        )
-    for data in words.data or list(plan["data"]):
-        chosen = {label: tune_label(plan, data, label, words.jobs) for label in plan["labels"]}
+    names, jobs = parse_command(__doc__, "data", plan["data"])
+    for data in names:
+        chosen = {label: tune_label(plan, data, label, jobs) for label in plan["labels"]}
         for label, best in chosen.items():
             print(f"{data} {label}: {dict(best.options)} {best.score:.3f}", flush=True)
         path = STUDIES / f"plateau-{data}.yaml"

@@ -12,7 +12,6 @@ studies again: leaderboard/DATA.yaml of the package, which
 runs on all worlds.
 """
 
-import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -29,8 +28,8 @@ from offbeat.recipes.run_pool import RunProgress
 from offbeat.recipes.trace import inline_trace
 from offbeat_papers import ItemRows, Results, Trial, item_rows, load_study, tune
 from offbeat_papers.folder import default_results
+from offbeat_papers.leaderboard.command import parse_command
 from offbeat_papers.leaderboard.ranks import blocks_of, rank
-from offbeat_papers.measure import checkout
 
 HERE = Path(__file__).parent
 PLANS = HERE / "plans"
@@ -180,19 +179,12 @@ def study_text(study: Document) -> str:
 def main() -> None:
     """Tune and write."""
     board = read_board()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", nargs="*", help=f"data sets; default: {', '.join(board['data'])}")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
-    words = parser.parse_args()
-    if checkout() is None:
-        parser.error(
-            "studies are written into a checkout: install both packages from one, with pip install -e"
-        )
-    for data in words.data or list(board["data"]):
+    names, jobs = parse_command(__doc__, "data", board["data"])
+    for data in names:
         chosen, failed = {}, []
         for label in labels_of(board, data):
             try:
-                chosen[label] = tune_label(board, data, label, words.jobs)
+                chosen[label] = tune_label(board, data, label, jobs)
             except RunError as error:
                 failed.append(label)
                 print(f"{data} {label} could not be tuned: {error}", flush=True)

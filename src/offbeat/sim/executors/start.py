@@ -14,6 +14,7 @@ from offbeat.sim.execution import Execution
 from offbeat.sim.executors.base import Executor
 from offbeat.sim.executors.batched import BatchTraining
 from offbeat.sim.executors.in_process import InProcess
+from offbeat.sim.executors.leftovers import collect_leftovers
 from offbeat.sim.executors.processes import ProcessPool
 from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.executors.ray.pool import RayPool
@@ -30,6 +31,7 @@ def started(learner: Learner, objective: Objective, execution: Execution) -> Ite
     Raises:
         UsageError: The executor cannot train with this learner.
     """
+    collect_leftovers()
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(1)
     gc.freeze()
