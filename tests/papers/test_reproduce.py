@@ -7,18 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 import offbeat as ob
+from offbeat.core.errors import UsageError
 from offbeat.recipes.run_pool import RunProgress
+from offbeat.runs.processor import processor_name
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.cells import study_cells
 from offbeat_papers.figure import write_figure
 from offbeat_papers.judge import item_cells, item_rows, judge_item
-from offbeat_papers.load import make_study
+from offbeat_papers.load import load_study, make_study
 from offbeat_papers.measure import RunName, diverged_run
 from offbeat_papers.rows import Results, RunCurve
-from offbeat_papers.run import estimate, missing, run_cells
+from offbeat_papers.run import estimate, missing, run_cells, unfinished_name
 from offbeat_papers.study import Study
 from offbeat_papers.texts import item_grid, item_markdown, pair_counts
 from tests.forks import OFFBEAT, Fork
@@ -337,6 +340,42 @@ def test_the_command_makes_again_what_has_no_partner_of_its_processor(tmp_path: 
     assert [replace(found, processor=None) for found in made] == [
         replace(found, processor=None) for found in own.values() if found.label == "fedavg"
     ]
+
+
+def test_a_study_of_another_device_is_run_on_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    absent = "mps" if torch.cuda.is_available() else "cuda"
+    recipe = {**DOCUMENT["recipe"], "training": {**DOCUMENT["recipe"].get("training", {}), "device": absent}}
+    (tmp_path / "p").mkdir()
+    file = tmp_path / "p" / "s.yaml"
+    file.write_text(yaml.safe_dump({**DOCUMENT, "recipe": recipe}))
+    results = tmp_path / "results"
+    words = ("reproduce", f"{file}:table-1", "--scale", "seconds", "--results", str(results), "-j", "1")
+    choice = (*words, "--columns", "one", "--labels", "fedavg")
+    for more in ((), ("--device", absent)):
+        refused = Fork(OFFBEAT, *choice, *more)
+        _, errors = refused.communicate()
+        assert (refused.returncode, errors.strip()) == (
+            2,
+            f"offbeat: --device = {absent!r} is not on this machine: choose cpu",
+        )
+    assert not Results(results).rows("p/s")
+    made = Fork(OFFBEAT, *choice, "--device", "cpu")
+    _, errors = made.communicate()
+    assert made.returncode == 0, errors
+    (own,) = Results(results).rows("p/s").values()
+    (planned,) = study_cells(load_study(file), "seconds", columns=["one"], labels=["fedavg"])
+    assert own.digest == planned.digest
+    assert own.processor_name == processor_name()
+    with pytest.raises(
+        UsageError, match=f"^training.device = '{absent}' is not on this machine: choose cpu$"
+    ):
+        run_cells([planned], Results(tmp_path / "other"), 1, ignore)
+
+
+def test_an_unfinished_run_is_kept_for_the_device_that_it_was_made_on(study: Study) -> None:
+    cell = study_cells(study, "seconds")[0]
+    places = {unfinished_name(cell.on(device)) for device in ("cpu", "cuda", "cuda:1")}
+    assert places == {cell.digest, f"{cell.digest}-cuda", f"{cell.digest}-cuda-1"}
 
 
 @pytest.mark.thorough

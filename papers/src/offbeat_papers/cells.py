@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from offbeat.allowed import NotAllowedError
@@ -48,6 +48,11 @@ class Cell:
     def name(self) -> str:
         """Name of the run within its study: "column label seed 0"."""
         return f"{self.column} {self.label} seed {self.seed}"
+
+    def on(self, device: str) -> "Cell":
+        """The same run with the same digest, trained on another device; its row says on which kind."""
+        training = replace(self.recipe.training, device=device)
+        return replace(self, recipe=self.recipe.model_copy(update={"training": training}))
 
 
 def study_cells(

@@ -50,6 +50,10 @@ def reproduce(
             "of processor",
         ),
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(help="train on cpu, cuda, cuda:N or mps; default: the device that the size names"),
+    ] = None,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="number of simultaneous runs, or auto")] = "auto",
     results: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of the rows of results")] = None,
     show: Annotated[bool, typer.Option("--show", help="run nothing; show the existing rows")] = False,
@@ -79,6 +83,7 @@ def reproduce(
         chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
         further = _further(undecided, unpaired)
         cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, further)
+        cells = cells if device is None else [cell.on(device) for cell in cells]
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         rows = _rows_here(place, cells) if unpaired else place
@@ -221,9 +226,11 @@ def _print_items(
 
 def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allowed") -> int:
     """Make the runs without a row; returns how many others are making."""
+    from offbeat.recipes.machine import check_devices
     from offbeat.report.units import duration_text
-    from offbeat_papers.run import estimate, run_cells
+    from offbeat_papers.run import estimate, missing, run_cells
 
+    check_devices((cell.recipe for cell in missing(cells, results)), "--device")
     expected = estimate(cells, results)
     if not expected.runs:
         return 0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from filelock import BaseFileLock, Timeout
 
 from offbeat.allowed import NOTHING, Allow, Allowed
+from offbeat.recipes.machine import check_devices
 from offbeat.recipes.names import check_names
 from offbeat.recipes.run_pool import PlannedRun, RunProgress, run_planned
 from offbeat.runs.record import read_run
@@ -47,11 +48,13 @@ def run_cells(
 
     Raises:
         NotAllowedError: A recipe names a function that is not allowed.
+        UsageError: This machine does not have a device that a recipe trains on.
         RunError: A run failed, other than by training that diverges; the others have been finished first.
     """
     allowed, wanted = Allowed.of(allow), missing(cells, results)
     for cell in wanted:
         check_names(cell.recipe, allowed)
+    check_devices(cell.recipe for cell in wanted)
     queue = _Queue(wanted, results, allowed)
 
     def watched(report: RunProgress) -> None:
@@ -86,7 +89,7 @@ class _Queue:
                 # Another process has made this run in the meantime.
                 lock.release()
                 continue
-            directory = self._results.runs(cell.study.name) / cell.digest
+            directory = self._results.runs(cell.study.name) / unfinished_name(cell)
             label = f"{cell.study.name} {cell.size} {cell.column} {cell.label}"
             run = PlannedRun(cell.recipe, label, directory, allow=self._allow)
             self._taken[run.name] = run, cell, lock
@@ -111,6 +114,12 @@ class _Queue:
         """Let other processes take the runs that have not ended."""
         for _, _, lock in self._taken.values():
             lock.release()
+
+
+def unfinished_name(cell: Cell) -> str:
+    """Name of the directory of a run until it has a row; a checkpoint is resumed on the device it is from."""
+    device = cell.recipe.training.device
+    return cell.digest if device == "cpu" else f"{cell.digest}-{device.replace(':', '-')}"
 
 
 def named_targets(cell: Cell) -> set[float]:

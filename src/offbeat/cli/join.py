@@ -158,7 +158,7 @@ def join(
     give_up = seconds_or_never(give_up_after)
     access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
     connect = access.connect()
-    check_device(device)
+    check_device(device, "--device")
     if (helper is None) != (helper_state is None):
         raise UsageError("--helper and --helper-state belong together: give both, or neither")
     if (data is None) == (learner is None):

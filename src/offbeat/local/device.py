@@ -17,14 +17,19 @@ from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
 
 
-def check_device(device: str) -> None:
-    """Raises `UsageError` for an unknown device of PyTorch, or one that is not on this machine."""
+def check_device(device: str, option: str = "device") -> None:
+    """Raises `UsageError` for an unknown device of PyTorch, or one that is not on this machine.
+
+    Args:
+        device: Name of the device.
+        option: What gives it, for the error.
+    """
     kind, _, number = device.partition(":")
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available or not (kind == "cpu" or device == kind or number.isdecimal()):
-        raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
+        raise UsageError(f"{option} = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
     if not available[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
-        raise UsageError(f"device = {device!r} is not on this machine: choose cpu")
+        raise UsageError(f"{option} = {device!r} is not on this machine: choose cpu")
 
 
 @contextmanager
