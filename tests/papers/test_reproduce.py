@@ -21,7 +21,7 @@ from offbeat_papers.judge import item_cells, item_rows, judge_item
 from offbeat_papers.load import load_study, make_study
 from offbeat_papers.measure import RunName, diverged_run
 from offbeat_papers.rows import Results, RunCurve
-from offbeat_papers.run import estimate, missing, run_cells, unfinished_name
+from offbeat_papers.run import Estimate, estimate, missing, run_cells, unfinished_name
 from offbeat_papers.study import Study
 from offbeat_papers.texts import item_grid, item_markdown, pair_counts
 from tests.forks import OFFBEAT, Fork
@@ -138,10 +138,24 @@ def test_a_finished_study_has_a_row_for_each_run_and_nothing_is_run_again(
         assert (found.digest, "accuracy") in made.curves("p/s")
     assert missing(study_cells(study, "seconds"), made) == []
     assert not [path for path in made.runs("p/s").iterdir() if path.is_dir()]
-    expected = estimate(study_cells(study, "seconds", seeds=2), made)
+    expected = estimate(missing(study_cells(study, "seconds", seeds=2), made), made)
     assert (expected.runs, expected.unknown) == (4, 0)
     assert expected.processor == pytest.approx(sum(r.processor or 0 for r in rows.values()))
     assert estimate(study_cells(study, "laptop"), made).unknown == 12
+
+
+def test_an_estimate_prefers_runs_on_this_kind_of_processor(study: Study, tmp_path: Path) -> None:
+    results, todo = Results(tmp_path), study_cells(study, "laptop", labels=["fedavg"], seeds=2)
+    here, seconds = f"{processor_name()}, 2 cores, PyTorch 2", (1.0, 10.0, 100.0)
+    for digest, machine, processor in zip(
+        "abc", (here, "Z80, 1 cores", "Z80, 1 cores"), seconds, strict=True
+    ):
+        results.append(row(digest, machine=machine, processor=processor), [])
+    assert estimate(todo, results, here=True) == Estimate(4, 0, 0, 4.0)
+    anywhere = estimate(todo, results)
+    assert (anywhere.unknown, anywhere.processor) == (0, pytest.approx(4 * 37.0))
+    moved = [cell.on("cuda") for cell in todo]
+    assert estimate(moved, results, here=True) == Estimate(4, 0, 4, pytest.approx(4 * 37.0))
 
 
 def test_a_run_that_another_process_makes_is_left_to_it(study: Study, tmp_path: Path) -> None:

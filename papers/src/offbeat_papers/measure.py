@@ -21,7 +21,7 @@ from offbeat.core.metric_names import (
 )
 from offbeat.report.claims import LAST
 from offbeat.report.records import Rows, recorded_metrics
-from offbeat.runs.processor import processor_name
+from offbeat.runs.processor import gpu_name, processor_name
 from offbeat.runs.record import RunRecord
 from offbeat_papers.rows import DIVERGED, ResultRow, RunCurve, Spent, target_text
 
@@ -154,6 +154,12 @@ def machine(processors: Sequence[str] = ()) -> str:
 def kind_of(processors: Sequence[str]) -> str:
     """The kind of processor of a row, from the kinds that made its run: `ResultRow.processor_name`."""
     return " and ".join(processors).replace(",", " ")
+
+
+@cache
+def kind_here(device: str) -> str:
+    """The kind of processor that a row gets of a run that this machine trains on a device."""
+    return kind_of([processor_name(), *filter(None, [gpu_name(device)])])
 
 
 @cache

@@ -11,7 +11,7 @@ from offbeat_papers.experiments import JudgedExperiment, load_experiments
 from offbeat_papers.judge import JudgedItem, cells_of_item, undecided_cells
 from offbeat_papers.load import all_items
 from offbeat_papers.rows import Results
-from offbeat_papers.run import estimate
+from offbeat_papers.run import estimate, missing
 from offbeat_papers.study import Size, Study
 from offbeat_papers.texts import Grid
 
@@ -85,7 +85,9 @@ def open_grid(results: Results, judged: Sequence[JudgedExperiment]) -> Grid:
     ]  # fmt: skip
     grid = [heads]
     for each in open_claims(judged):
-        planned, further = (estimate(cells, results) for cells in (each.planned, each.further))
+        planned, further = (
+            estimate(missing(cells, results), results) for cells in (each.planned, each.further)
+        )
         hours = f"{(planned.processor + further.processor) / 3600:.1f}"
         if unknown := planned.unknown + further.unknown:
             hours += f", and {unknown} runs of unknown cost"

@@ -173,14 +173,13 @@ def _further(undecided: bool, unpaired: bool) -> "Further | None":
 
 def _rows_here(results: "Results", cells: "list[Cell]") -> "Results":
     """The rows that were made on this machine's kind of processor, with its GPU if the runs train on it."""
-    from offbeat.runs.processor import gpu_name, processor_name
-    from offbeat_papers.measure import kind_of
+    from offbeat_papers.measure import kind_here
     from offbeat_papers.rows import Results
 
-    gpus = {gpu_name(cell.recipe.training.device) for cell in cells}
-    if len(gpus) > 1:
+    kinds = {kind_here(cell.recipe.training.device) for cell in cells}
+    if len(kinds) > 1:
         raise UsageError("--unpaired is not allowed for runs on a GPU together with others: name fewer items")
-    return Results(results.folder, kind_of([processor_name(), *filter(None, gpus)]))
+    return Results(results.folder, kinds.pop() if kinds else None)
 
 
 class _Judged:
@@ -228,10 +227,12 @@ def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allo
     """Make the runs without a row; returns how many others are making."""
     from offbeat.recipes.machine import check_devices
     from offbeat.report.units import duration_text
+    from offbeat_papers.rows import Results
     from offbeat_papers.run import estimate, missing, run_cells
 
-    check_devices((cell.recipe for cell in missing(cells, results)), "--device")
-    expected = estimate(cells, results)
+    todo = missing(cells, results)
+    check_devices((cell.recipe for cell in todo), "--device")
+    expected = estimate(todo, Results(results.folder), here=True)
     if not expected.runs:
         return 0
     known = expected.runs - expected.unknown
@@ -240,6 +241,8 @@ def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allo
         if known
         else ""
     )
+    if expected.elsewhere:
+        costs += f" (for {expected.elsewhere} by runs on other kinds of processor)"
     unknown = f"unknown for {expected.unknown}" if expected.unknown else ""
     err.print(
         f"{expected.runs} runs to make, {processes} at a time, into {results.folder}: "

@@ -12,7 +12,7 @@ from offbeat.recipes.names import check_names
 from offbeat.recipes.run_pool import PlannedRun, RunProgress, run_planned
 from offbeat.runs.record import read_run
 from offbeat_papers.cells import Cell
-from offbeat_papers.measure import RunName, diverged_run, measure_run, reduced_curves
+from offbeat_papers.measure import RunName, diverged_run, kind_here, measure_run, reduced_curves
 from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.study import Study
 
@@ -144,35 +144,42 @@ class Estimate:
     Attributes:
         runs: Number of runs to make.
         unknown: Of these, how many are like no run that has a row.
-        processor: Processor seconds of the others.
+        elsewhere: Of these, how many are like runs on other kinds of processor only; 0 without `here`.
+        processor: Processor seconds of all but the unknown ones.
     """
 
     runs: int
     unknown: int
+    elsewhere: int
     processor: float
 
 
-def estimate(cells: Sequence[Cell], results: Results) -> Estimate:
-    """Estimate the runs that have no row, by those of the same size, label and column or else any column.
+def estimate(todo: Sequence[Cell], results: Results, *, here: bool = False) -> Estimate:
+    """Estimate runs by those of the same size, label and column or else any column.
 
     Args:
-        cells: The runs.
+        todo: The runs to make, as `missing` gives them.
         results: Where the rows are.
+        here: Whether this machine makes the runs: runs on its kind of processor count before others. What is
+            estimated is else the same on every machine.
     """
-    todo = missing(cells, results)
     seconds: dict[tuple[str, ...], list[float]] = {}
     for study in {cell.study.name for cell in todo}:
         for row in results.rows(study).values():
-            for key in _likeness(study, row):
+            for key in _likeness(study, row, row.processor_name):
                 if row.processor is not None:
                     seconds.setdefault(key, []).append(row.processor)
-    similar = [
-        next((seconds[key] for key in _likeness(c.study.name, c) if key in seconds), None) for c in todo
-    ]
-    means = [sum(times) / len(times) for times in similar if times]
-    return Estimate(len(todo), len(todo) - len(means), sum(means))
+    known: list[tuple[bool, float]] = []
+    for cell in todo:
+        kind = kind_here(cell.recipe.training.device) if here else ""
+        key = next((key for key in _likeness(cell.study.name, cell, kind) if key in seconds), ())
+        if key:
+            known.append((here and kind not in key, sum(seconds[key]) / len(seconds[key])))
+    processor = sum(mean for _, mean in known)
+    return Estimate(len(todo), len(todo) - len(known), sum(other for other, _ in known), processor)
 
 
-def _likeness(study: str, run: Cell | ResultRow) -> list[tuple[str, ...]]:
-    """Keys of runs that take about the same time, the most alike first."""
-    return [(study, run.size, run.column, run.label), (study, run.size, run.label)]
+def _likeness(study: str, run: Cell | ResultRow, kind: str) -> list[tuple[str, ...]]:
+    """Keys of runs that take about the same time, the most alike first; the first ones have the kind."""
+    columns = [(study, run.size, run.column, run.label), (study, run.size, run.label)]
+    return [*((*key, kind) for key in columns), *columns]
