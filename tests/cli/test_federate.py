@@ -7,6 +7,7 @@ from pathlib import Path
 from time import sleep
 
 import pytest
+import yaml
 
 from offbeat.cli.federate import _data_of_sites, _Federation, _site_name
 from offbeat.core.errors import RunError, UsageError
@@ -38,6 +39,27 @@ def test_data_of_a_function_must_be_given_for_each_site() -> None:
     recipe = load_recipe("digits", sets=["data={dataset: 'clinics:data'}"])
     with pytest.raises(UsageError, match="the recipe's data are clinics:data: give each site's data"):
         _data_of_sites(recipe, 2, None)
+
+
+def test_a_helper_cannot_have_the_name_of_a_site(offbeat: Callable[..., Answer], tmp_path: Path) -> None:
+    answer = offbeat("federate", str(secure(tmp_path, "site-2")), "--sites", "3")
+    expected = "offbeat: site-2 is a site here, and the recipe's helper: give the helper another name"
+    assert answer.complaint() == expected
+
+
+def secure(folder: Path, *helpers: str) -> Path:
+    """A recipe with secure aggregation, whose helpers are these and two others."""
+    recipe = folder / "secure.yaml"
+    document = {
+        "clients": 3,
+        "data": {"dataset": "digits", "samples": 120},
+        "model": "logistic",
+        "algorithm": {"name": "fedbuff", "size": 3, "steps": 1},
+        "until": {"versions": 2},
+        "privacy": {"clip": 1.0, "least": 3, "secure": {"helpers": ["anna", "bert", *helpers]}},
+    }
+    recipe.write_text(yaml.safe_dump(document))
+    return recipe
 
 
 def test_names_of_natural_groups_become_names_of_sites() -> None:
@@ -110,6 +132,27 @@ def test_the_last_site_that_is_killed_ends_all(federation: _Federation) -> None:
     assert all_ended(federation)
 
 
+def test_without_a_site_helpers_do_not_go_on(federation: _Federation) -> None:
+    with federation.running():
+        federation.start("server", "stay")
+        federation.start("helper:anna", "stay")
+        federation.start("north", "stay")
+        federation._processes["north"].kill()
+        with pytest.raises(RunError, match="no site is left"):
+            federation.wait()
+    assert all_ended(federation)
+
+
+def test_a_helper_that_fails_ends_all(federation: _Federation) -> None:
+    message = r"helper anna has failed \(exit code 1\): offbeat: no such data; see .*helper-anna\.log"
+    with federation.running():
+        federation.start("server", "stay")
+        federation.start("north", "stay")
+        federation.start("helper:anna", "fail")
+        with pytest.raises(RunError, match=message):
+            federation.wait()
+
+
 def test_what_the_server_prints_is_shown_and_kept(
     federation: _Federation, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +216,17 @@ def test_a_wrong_key_of_the_server_is_refused_before_it_starts(
     assert answer.code == 2
     assert re.search(complaint, answer.err), answer.err
     assert not (tmp_path / "fed").exists()
+
+
+@pytest.mark.thorough
+def test_a_federation_with_secure_aggregation_has_its_helpers(tmp_path: Path) -> None:
+    words = ["federate", str(secure(tmp_path)), "--no-page", "--out", tmp_path / "fed"]
+    run = Fork(OFFBEAT, *words)
+    said = run.communicate()[0]
+    assert run.returncode == 0, said
+    assert "server, helpers anna, bert and sites site-1, site-2, site-3;" in said
+    assert "the run has ended: reached 2 versions" in said
+    assert (tmp_path / "fed" / "helpers" / "anna" / "helper.db").exists()
 
 
 @pytest.mark.thorough

@@ -1,4 +1,4 @@
-"""The command that runs a whole federation on this machine: a server and its sites as real processes."""
+"""The command that runs a whole federation on this machine: a server, its sites, and helpers as processes."""
 
 import queue
 import signal
@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 HOST = "localhost"
 SERVER = "server"
+HELPER = "helper:"
+"""Begins the name of a helper's process: the name of a site has no colon."""
 MOST_SITES = 256
 """Most sites of one machine: each is a process with PyTorch, of some hundred MB."""
 PATIENCE = "600"
@@ -64,6 +66,7 @@ def federate(
 ) -> None:
     """Run a server and its sites as real processes on this machine, with TLS, kits and a live page.
 
+    A recipe with secure aggregation gets its helpers too: here they show how a run goes, and protect nothing.
     Called again with the same --out, it goes on with a federation that was interrupted.
     """
     from offbeat.recipes.load import load_recipe
@@ -72,8 +75,11 @@ def federate(
     loaded = load_recipe(recipe, sets=of_the_recipe, seed=seed)
     with requires_extra("net"):
         # The server would refuse a wrong key as well, but only in its log.
-        make_server_options(loaded, sites, settings.get("server", {}))
+        options = make_server_options(loaded, sites, settings.get("server", {}))
+    helpers = options.helpers or _helpers(loaded)
     shares = _data_of_sites(loaded, sites, data)
+    if both := sorted({name for name, _ in shares}.intersection(helpers)):
+        raise UsageError(f"{both[0]} is a site here, and the recipe's helper: give the helper another name")
     place = directory or new_directory(recipe)
     federation = _Federation(place, _free_port())
     common = [word for name in allow or () for word in ("--allow", name)]
@@ -82,21 +88,33 @@ def federate(
         changes += ["--set", f"seed={seed}"]
     shown = ["--dashboard", f"{HOST}:0"] if page else []
     with repeatable(place), federation.running():
-        federation.prepare([name for name, _ in shares])
+        federation.prepare({*helpers, *(name for name, _ in shares)})
         federation.start(
             SERVER, "serve", recipe, "--state", place / SERVER, "--listen", f"{HOST}:{federation.port}",
             "--sites", len(shares), *shown, *changes, *common,
         )  # fmt: skip
+        for name in helpers:
+            federation.start(
+                f"{HELPER}{name}", "helper", "--kit", federation.kit(name),
+                "--state", place / "helpers" / name, "--give-up-after", PATIENCE,
+            )  # fmt: skip
         for name, own in shares:
             federation.start(
                 name, "join", "--kit", federation.kit(name), "--data", own,
                 "--state", place / "sites" / name, "--give-up-after", PATIENCE, *common,
             )  # fmt: skip
         out.print(
-            f"server and sites {', '.join(name for name, _ in shares)}; logs in {place / 'logs'}",
+            f"server{', helpers ' if helpers else ''}{', '.join(helpers)} and sites "
+            f"{', '.join(name for name, _ in shares)}; logs in {place / 'logs'}",
             markup=False,
         )
         federation.wait()
+
+
+def _helpers(recipe: "Recipe") -> tuple[str, ...]:
+    """The helpers of a recipe's secure aggregation; none without it."""
+    privacy = recipe.privacy
+    return privacy.secure.helpers if privacy is not None and privacy.secure is not None else ()
 
 
 def _data_of_sites(recipe: "Recipe", sites: int | None, data: Sequence[str] | None) -> list[tuple[str, str]]:
@@ -129,6 +147,15 @@ def _site_name(group: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in group.lower())
 
 
+def _helps(process: str) -> bool:
+    return process.startswith(HELPER)
+
+
+def _called(process: str) -> str:
+    """How messages name a site's or a helper's process."""
+    return f"helper {process.removeprefix(HELPER)}" if _helps(process) else f"site {process}"
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -140,7 +167,7 @@ class _Federation:
     """The processes of a federation, and their directory.
 
     Attributes:
-        directory: Has `server`, `sites/NAME`, `kits` and `logs`.
+        directory: Has `server`, `sites/NAME`, `helpers/NAME`, `kits` and `logs`.
         port: The server's port.
         command: What runs a command of the command line; `-P`, since a file of the current directory could
             have the name of a module.
@@ -159,15 +186,15 @@ class _Federation:
 
     def log(self, name: str) -> Path:
         """The file with what a process says."""
-        return self.directory / "logs" / f"{name}.log"
+        return self.directory / "logs" / f"{name.replace(':', '-')}.log"
 
-    def prepare(self, names: Sequence[str]) -> None:
-        """Make the server's certificate and each site's kit; kits of an earlier call get the new address."""
+    def prepare(self, names: Iterable[str]) -> None:
+        """Make the server's certificate and the kits of sites and helpers; older kits get the new address."""
         with requires_extra("net"):
             from offbeat.net.auth.ca import OwnAuthority
             from offbeat.net.auth.tokens import enrol
 
-        for folder in (SERVER, "sites", "kits", "logs"):
+        for folder in (SERVER, "helpers", "sites", "kits", "logs"):
             make_directory(self.directory / folder, private=True)
         state = self.directory / SERVER
         authority = OwnAuthority(state)
@@ -209,20 +236,20 @@ class _Federation:
         Raises:
             RunError: The server or a site has failed, or no site is left.
         """
-        sites = set(self._processes) - {SERVER}
+        others = set(self._processes) - {SERVER}
         while (name := self._ended.get()) != SERVER:
-            sites.discard(name)
+            others.discard(name)
             if (code := self._processes[name].returncode) > 0:
-                self._fail(f"site {name} has failed (exit code {code})", name)
+                self._fail(f"{_called(name)} has failed (exit code {code})", name)
             if code < 0:
                 ending = signal.Signals(-code).name
-                out.print(f"site {name} was ended by {ending}; the others go on", markup=False)
-                if not sites:
+                out.print(f"{_called(name)} was ended by {ending}; the others go on", markup=False)
+                if all(map(_helps, others)):
                     self._fail("no site is left", name)
         if code := self._processes[SERVER].returncode:
             self._fail(f"the server has failed (exit code {code})", SERVER)
         with suppress(queue.Empty):
-            for _ in sites:
+            for _ in others:
                 self._ended.get(timeout=_LEAVING)
 
     def _fail(self, what: str, name: str) -> NoReturn:
