@@ -1,6 +1,7 @@
 import pytest
 import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import nn
 
 from offbeat.core.errors import UsageError
 from offbeat.models import (
@@ -18,6 +19,7 @@ from offbeat.models import (
     build,
     parameter_count,
 )
+from offbeat.models.plain_cnn import alexnet, vgg11
 
 SPECS = TypeAdapter(ModelSpec)
 
@@ -78,6 +80,42 @@ def test_same_seed_same_weights():
 
     a, b = weights(), weights()
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape"),
+    [
+        (CompassCNN(), (1, 28, 28)),
+        (LeNet5(), (1, 28, 28)),
+        (LeNet5(3, 32), (3, 32, 32)),
+        (alexnet(10), (3, 32, 32)),
+        (vgg11(10, width=8), (3, 32, 32)),
+    ],
+    ids=["cnn", "lenet-1", "lenet-3", "alexnet", "vgg"],
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_a_relu_after_pooling_has_the_bits_of_one_before_it(model, shape, layout, monkeypatch):
+    torch.manual_seed(1)
+    x, y = torch.randn(6, *shape).to(memory_format=layout), torch.arange(6)
+
+    def learned() -> list[torch.Tensor]:
+        model.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        return [loss.detach(), *(parameter.grad.clone() for parameter in model.parameters())]
+
+    after, pool = learned(), nn.functional.max_pool2d
+    pooled = []
+
+    def with_relu(x: torch.Tensor, *rest: object, **options: object) -> torch.Tensor:
+        pooled.append(x)
+        return pool(torch.relu(x), *rest, **options)
+
+    monkeypatch.setattr(nn.functional, "max_pool2d", with_relu)
+    before = learned()
+    assert len(pooled) >= 2
+    assert any((x < 0).any() for x in pooled)  # what is pooled had no ReLU yet
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
 @pytest.mark.parametrize("spec", [WirelessCNNSpec(), CompassCNNSpec()])

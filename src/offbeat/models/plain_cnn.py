@@ -26,11 +26,11 @@ def alexnet(classes: int) -> nn.Sequential:
     second and the last, dense 1024-4096-4096-classes; ReLU. [N, 3, 32, 32] to logits [N, classes].
     """
     return nn.Sequential(
-        nn.Conv2d(3, 64, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(64, 192, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(3, 64, 3, stride=2, padding=1), nn.MaxPool2d(2), nn.ReLU(),
+        nn.Conv2d(64, 192, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
         nn.Conv2d(192, 384, 3, padding=1), nn.ReLU(),
         nn.Conv2d(384, 256, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(256, 256, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(256, 256, 3, padding=1), nn.MaxPool2d(2), nn.ReLU(),
         nn.Flatten(), nn.Linear(1024, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(),
         nn.Linear(4096, classes),
     )  # fmt: skip
@@ -57,5 +57,5 @@ def vgg11(classes: int, width: int = 64) -> nn.Sequential:
             nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
             layers += [convolution, nn.ReLU()]
             before = channels
-        layers.append(nn.MaxPool2d(2))
+        layers.insert(-1, nn.MaxPool2d(2))
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before, classes))
