@@ -1,5 +1,6 @@
 """The dataset: its columns are those of the rows, and what is read back from Parquet are the rows."""
 
+import csv
 import re
 import sys
 from dataclasses import fields
@@ -10,9 +11,10 @@ import pytest
 from offbeat.core.errors import UsageError
 from offbeat.core.installation import papers_install_command
 from offbeat_papers import dataset, parquet, schema
+from offbeat_papers.claims import ClaimRow, write_claims
 from offbeat_papers.rows import ResultRow, Results, RunCurve
 from tests.papers.study_files import row
-from tests.papers.test_page import RESULTS
+from tests.papers.test_page import RESULTS, judged_rows
 
 
 def test_every_column_is_described() -> None:
@@ -20,6 +22,7 @@ def test_every_column_is_described() -> None:
     assert [field.name for field in schema.CURVE_FIELDS] == [field.name for field in fields(RunCurve)]
     kinds = {field.name: getattr(field.type, "__name__", str(field.type)) for field in fields(ResultRow)}
     named = {"str": "string", "int": "integer", "float": "number", "float | None": "number"}
+    assert [field.name for field in schema.CLAIM_FIELDS] == [field.name for field in fields(ClaimRow)]
     for field in schema.ROW_FIELDS:
         assert field.type == named.get(kinds[field.name], "object"), field.name
 
@@ -75,11 +78,11 @@ def test_a_dataset_has_the_rows_as_they_are_and_every_figure(
     written = [path.name for path in dataset.write_dataset(results, tmp_path / "out")]
     assert written == [
         "datapackage.json", "CITATION.cff", "p-s.csv", "p-t-tuning.csv", "p-s-curves.csv",
-        "results.parquet", "curves.parquet", "f.png",
+        "claims.csv", "results.parquet", "curves.parquet", "f.png",
     ]  # fmt: skip
     assert Results(tmp_path / "out").rows("p/s") == results.rows("p/s")
     within = [path.name for path in dataset.write_dataset(results, results.folder)]
-    assert within == [name for name in written if not name.endswith(".csv")]
+    assert within == [name for name in written if not name.startswith("p-")]
 
 
 def test_without_pyarrow_the_error_says_what_to_install(
@@ -88,3 +91,19 @@ def test_without_pyarrow_the_error_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UsageError, match=re.escape(f"pyarrow: {papers_install_command('parquet')}")):
         parquet.results_table(some_results(tmp_path), ["p/s"])
+
+
+def test_the_table_of_claims_has_the_effects_of_the_page(tmp_path: Path) -> None:
+    with write_claims(judged_rows(), tmp_path / "claims.csv").open(encoding="utf-8") as file:
+        claims = list(csv.DictReader(file))
+    by = {(each["paper"], each["item"], each["number"]): each for each in claims}
+    assert len(by) == len(claims)
+    for each in claims:
+        if each["effect"]:
+            assert float(each["low"]) <= float(each["effect"]) <= float(each["high"])
+        assert (each["decided_at"] != "") == (each["verdict"] in {"held", "not held"})
+        assert int(each["decided_at"] or 0) <= int(each["seeds"])
+    held = by["fedcompass", "table-1-cifar10-dirichlet", "2"]
+    assert (held["verdict"], held["question"], held["explains"]) == ("held", "average", "False")
+    assert float(held["low"]) > 1
+    assert held["reached"].startswith("fedcompass ")

@@ -53,8 +53,14 @@ def test_the_pages_in_the_documentation_are_what_the_rows_give(
     monkeypatch.setattr("offbeat_papers.page.judge_experiments", lambda *_: list(judged))
     written = write_pages(RESULTS, tmp_path / "papers.md")
     names = [path.relative_to(tmp_path).as_posix() for path in written]
-    assert names == ["papers.md", *(f"papers/{paper}.md" for paper in load_experiments().papers)]
-    for path, name in zip(written, names, strict=True):
+    pages = ["papers.md", *(f"papers/{paper}.md" for paper in load_experiments().papers)]
+    assert names[: len(pages)] == pages
+    text = "".join(path.read_text(encoding="utf-8") for path in written[1 : len(pages)])
+    assert re.findall(r"!\[[^\]]*\]\((.*?)\)", text) == [
+        name.removeprefix("papers/") for name in names[len(pages) :]
+    ]
+    assert all((ROOT / "docs" / name).is_file() for name in names)
+    for path, name in zip(written, pages, strict=False):
         page = (ROOT / "docs" / name).read_text(encoding="utf-8")
         assert path.read_text(encoding="utf-8") == page, "offbeat reproduce --page docs/papers.md"
 
@@ -83,11 +89,13 @@ def test_every_item_of_a_papers_studies_is_an_experiments_or_explains_one() -> N
 def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
     judged = judged_rows()
     for name, paper in load_experiments().papers.items():
-        found = with_numbers(paper.gain, [each for each in judged if each.experiment.paper == name])
-        assert "{" not in found
-        assert found.count("–") == paper.gain.count("–"), f"{name}: an effect that is not measured"
-        typed = re.sub(r"\{[^}]*\}|\(the paper[^)]*\)", "", paper.gain)
-        assert not re.search(r"\d(\.\d+)?x|\b\d+(\.\d+)? points", typed), f"{name}: a number that is typed"
+        own = [each for each in judged if each.experiment.paper == name]
+        for text in (paper.gain, paper.finding):
+            found = with_numbers(text, own)
+            assert "{" not in found
+            assert found.count("–") == text.count("–"), f"{name}: an effect that is not measured"
+            typed = re.sub(r"\{[^}]*\}|\(the\s+paper[^)]*\)", "", text)
+            assert not re.search(r"\d(\.\d+)?x|\b\d+(\.\d+)? points", typed), f"{name}: a typed number"
     study = make_study("fedfa/s", DOCUMENT)
     results = Results(tmp_path)
     for cell in study_cells(study, "laptop"):
@@ -95,7 +103,9 @@ def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
         results.append(row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost)), [])
     known = judge_experiments(results, {"fedfa/table-2": (study, "table-1")})
     text = "{+table-1#1.mean}, {+table-1#1.largest}; {-table-1#1.mean}, {+table-1#2.mean}, {+table-9#1.least}"
-    assert with_numbers(text, known) == "2.0x, 2.0x; –, –, –"
+    assert with_numbers(text, known) == "2.0x (undecided), 2.0x; –, –, –"
+    text = "{table-1#1.verdict}, {table-1#1.reached}, {table-1#3.verdict}"
+    assert with_numbers(text, known) == "undecided, fedbuff 6 of 6, fedavg 6 of 6, –"
 
 
 def test_entries_of_a_list_are_wrapped_each_by_itself() -> None:

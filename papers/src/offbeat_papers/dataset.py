@@ -7,13 +7,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from offbeat_papers.claims import write_claims
+from offbeat_papers.experiments import judge_experiments
 from offbeat_papers.parquet import curves_table, results_table, write_table
 from offbeat_papers.rows import Results
-from offbeat_papers.schema import CURVE_FIELDS, DERIVED_FIELDS, ROW_FIELDS, Field
+from offbeat_papers.schema import CLAIM_FIELDS, CURVE_FIELDS, DERIVED_FIELDS, ROW_FIELDS, Field
 
 LICENSE = "Apache-2.0"
 DESCRIPTION = "datapackage.json"
 CITATION = "CITATION.cff"
+CLAIMS = "claims.csv"
 TITLE = "Runs of asynchronous federated learning: four papers repeated, and a leaderboard"
 _LICENSES = [{"name": LICENSE, "path": "https://www.apache.org/licenses/LICENSE-2.0"}]
 
@@ -35,6 +38,7 @@ def write_dataset(results: Results, folder: Path) -> Iterator[Path]:
     for name in (name for each in csv_files(results).values() for name in each):
         if not (folder / name).exists() or not (folder / name).samefile(results.folder / name):
             yield Path(shutil.copyfile(results.folder / name, folder / name))
+    yield write_claims(judge_experiments(results), folder / CLAIMS)
     studies = results.studies()
     yield write_table(results_table(results, studies), folder / "results.parquet")
     yield write_table(curves_table(results, studies), folder / "curves.parquet")
@@ -71,6 +75,12 @@ def description(results: Results) -> dict[str, Any]:
     ]  # fmt: skip
     resources.append(
         {
+            "name": "claims", "path": CLAIMS, "format": "csv", "encoding": "utf-8",
+            "schema": _schema(CLAIM_FIELDS),
+        }
+    )  # fmt: skip
+    resources.append(
+        {
             "name": "results-parquet", "path": "results.parquet", "format": "parquet",
             "schema": _schema((*ROW_FIELDS, *DERIVED_FIELDS)),
         }
@@ -88,7 +98,7 @@ def description(results: Results) -> dict[str, Any]:
         "licenses": _LICENSES,
         "description": (
             "A row for each finished run: which run, what made it, what it cost, and its metrics. Written by "
-            "`offbeat reproduce --dataset DIR`, which makes the Parquet files and the figures."
+            "`offbeat reproduce --dataset DIR`, which makes the Parquet files, the claims and the figures."
         ),
         "resources": resources,
     }
@@ -99,7 +109,8 @@ def _schema(fields: tuple[Field, ...]) -> Mapping[str, Any]:
 
 
 def _key(fields: tuple[Field, ...]) -> list[str]:
-    return ["digest", "metric"] if fields == CURVE_FIELDS else ["digest", "machine"]
+    keys = {CURVE_FIELDS: ["digest", "metric"], CLAIM_FIELDS: ["paper", "item", "number"]}
+    return keys.get(fields, ["digest", "machine"])
 
 
 def citation() -> str:
@@ -127,20 +138,21 @@ authors:
 
 def write_figures(results: Results, folder: Path) -> Iterator[Path]:
     """Draw every figure of the rows: of each item, of the findings, and of the leaderboard."""
-    from offbeat_papers.experiments import judge_experiments
     from offbeat_papers.figure import write_figure
-    from offbeat_papers.findings import draw_findings
+    from offbeat_papers.findings_figures import draw_findings
+    from offbeat_papers.findings_numbers import Findings
     from offbeat_papers.leaderboard.page import draw, everywhere
     from offbeat_papers.leaderboard.tune import read_board, read_boards
+    from offbeat_papers.paper_page import figure_name
 
     folder.mkdir(parents=True, exist_ok=True)
     judged = judge_experiments(results)
     items = {item.rows.full_name: item.rows for each in judged for item in (*each.items, *each.causes)}
-    for name, rows in items.items():
-        written = write_figure(rows, results, folder / f"{name.replace('/', '-')}.png")
+    for rows in items.values():
+        written = write_figure(rows, results, folder / figure_name(rows))
         if written is not None:
             yield written
-    yield from draw_findings(judged, folder)
+    yield from draw_findings(Findings(judged), folder)
     boards = everywhere(read_boards(read_board()["data"], results.folder))
     if draw(boards, folder / "leaderboard.png"):
         yield folder / "leaderboard.png"

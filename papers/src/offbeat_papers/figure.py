@@ -7,6 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units, make_curve
 from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save, style_axes
@@ -18,6 +19,7 @@ from offbeat_papers.judge import ItemRows
 from offbeat_papers.rows import Results, RunCurve
 from offbeat_papers.study import COSTS
 
+_HATCH = "////"
 _WIDE = 3
 """Most panels beside each other."""
 
@@ -86,7 +88,7 @@ def _amounts(rows: ItemRows, styles: Styles, *, bars: bool) -> Figure | None:
     figure = blank_figure(max(5.0, 1.1 * len(columns) * (0.16 * len(labels) if bars else 1.0) + 3.0), 3.8)
     ax = figure.subplots()
     _style(ax, "")
-    handles = {}
+    handles, unreached = {}, False
     for place, label in enumerate(labels):
         column_means = [(k, _mean(rows, (label, column))) for k, column in enumerate(columns)]
         means = [(k, mean) for k, mean in column_means if mean is not None]
@@ -98,16 +100,21 @@ def _amounts(rows: ItemRows, styles: Styles, *, bars: bool) -> Figure | None:
         errors = [[mean - low for _, (mean, low, _) in means], [high - mean for _, (mean, _, high) in means]]
         style = styles[label]
         if bars:
-            ax.bar(x, y, width * 0.9, color=style.colour)
+            early = [_early(rows, (label, columns[k])) for k, _ in means]
+            hatches = [_HATCH if each else "" for each in early]
+            unreached |= any(early)
+            ax.bar(x, y, width * 0.9, color=style.colour, hatch=hatches, edgecolor="white", linewidth=0)
         line = ax.errorbar(
             x, y, errors, color=INK if bars else style.colour, capsize=2, linewidth=0 if bars else 1.6,
             elinewidth=1, linestyle=LINE_STYLES[style.dash], marker="" if bars else "o", markersize=4,
         )  # fmt: skip
-        handles[label] = ax.patches[-1] if bars else line
+        handles[label] = Patch(color=style.colour) if bars else line
     ax.set_xticks(range(len(columns)), [plain(column) for column in columns])
     if len(columns) > _WIDE:
         ax.tick_params(axis="x", rotation=30)
     ax.set_ylabel(_title(rows))
+    if unreached:
+        ax.set_title("hatched: a run ended before the target", loc="left", fontsize=9, color=INK)
     _legend(figure, handles)
     return figure if handles else None
 
@@ -117,7 +124,17 @@ def _mean(rows: ItemRows, arm: tuple[str, str]) -> tuple[float, float, float] | 
     amounts = rows.amounts(arm, rows.item.shows).values()
     values = [scale * (amount.amount if isinstance(amount, Cost) else amount) for amount in amounts]
     found = interval(values)
-    return None if found is None else (found.mean, found.low, found.high)
+    if found is None:
+        return None
+    # A cost is never negative: the interval of a few runs that differ much would be.
+    least = 0.0 if rows.item.shows in COSTS else found.low
+    return found.mean, max(least, found.low), found.high
+
+
+def _early(rows: ItemRows, arm: tuple[str, str]) -> bool:
+    """Whether a run of an arm ended before the target: its bar is then too short."""
+    amounts = rows.amounts(arm, rows.item.shows).values()
+    return any(isinstance(amount, Cost) and not amount.reached for amount in amounts)
 
 
 def _title(rows: ItemRows) -> str:

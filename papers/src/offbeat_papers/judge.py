@@ -20,7 +20,7 @@ from offbeat.verdicts.family import (
     complete_seeds,
     judge_family,
 )
-from offbeat.verdicts.multiplicity import next_look
+from offbeat.verdicts.multiplicity import next_look, spent
 from offbeat.verdicts.verdict import Verdict, experiment_verdict
 from offbeat_papers.cells import Cell, study_cells
 from offbeat_papers.rows import ResultRow, Results
@@ -265,9 +265,25 @@ class JudgedClaim:
         return sum(len(pair.seeds) >= LEAST_SEEDS > len(pair.advantages) for pair in self.pairs)
 
     @property
+    def unreached(self) -> bool:
+        """Whether in most pairs of runs neither reached the target: more seeds do not help."""
+        seeds = [each for pair in self.pairs for each in pair.advantages.values()]
+        return self.by in COSTS and 2 * seeds.count(None) > len(seeds)
+
+    @property
     def last(self) -> LookAnswers | None:
         """Answers of the last look; None before the first."""
         return self.looks[-1] if self.looks else None
+
+    @property
+    def decided_at(self) -> int | None:
+        """Seeds of the look whose p-value decided; None where the claim is not held and not refuted."""
+        if self.verdict not in (Verdict.HELD, Verdict.NOT_HELD):
+            return None
+        sides = {
+            look.seeds: look.sides(self.question).times(spent(look.level)).two_sided for look in self.looks
+        }
+        return min(sides, key=lambda seeds: sides[seeds])
 
     @property
     def seeds(self) -> range:

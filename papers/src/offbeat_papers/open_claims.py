@@ -24,6 +24,7 @@ class OpenClaims:
         paper: The paper's title.
         undecided: Number of distinct claims that are undecided, also of the items that show causes.
         last: Of these, how many have been looked at with all seeds.
+        unreached: Of these, how many compare runs of which most end before the target: seeds do not help.
         planned: The runs with the studies' own seeds that have no row.
         further: The runs that bring the undecided claims to their next look.
     """
@@ -31,6 +32,7 @@ class OpenClaims:
     paper: str
     undecided: int
     last: int
+    unreached: int
     planned: Sequence[Cell]
     further: Sequence[Cell]
 
@@ -63,6 +65,7 @@ def _of_paper(title: str, items: Sequence[JudgedItem]) -> OpenClaims:
         if claim.verdict == Verdict.UNDECIDED
     }
     spent = sum(claim.last is not None and claim.last.seeds >= max(LOOKS) for claim in open_now.values())
+    unreached = sum(claim.unreached for claim in open_now.values())
     planned: dict[str, Cell] = {}
     further: dict[str, Cell] = {}
     for _, own in groupby(items, key=lambda item: item.rows.study.name):
@@ -74,14 +77,14 @@ def _of_paper(title: str, items: Sequence[JudgedItem]) -> OpenClaims:
             planned |= {cell.digest: cell for cell in needed if cell.seed in item.rows.seeds}
             further |= {cell.digest: cell for cell in undecided_cells(item, needed)}
     further = {digest: cell for digest, cell in further.items() if digest not in planned}
-    return OpenClaims(title, len(open_now), spent, [*planned.values()], [*further.values()])
+    return OpenClaims(title, len(open_now), spent, unreached, [*planned.values()], [*further.values()])
 
 
 def open_grid(results: Results, judged: Sequence[JudgedExperiment]) -> Grid:
     """A row for each paper: what is open, and the runs and processor hours that it would take."""
     heads = [
-        "paper", "undecided", "of these after the last look", "planned runs that are missing",
-        "runs to the next look", "processor hours",
+        "paper", "undecided", "of these after the last look", "of these need longer runs",
+        "planned runs that are missing", "runs to the next look", "processor hours",
     ]  # fmt: skip
     grid = [heads]
     for each in open_claims(judged):
@@ -91,9 +94,8 @@ def open_grid(results: Results, judged: Sequence[JudgedExperiment]) -> Grid:
         hours = f"{(planned.processor + further.processor) / 3600:.1f}"
         if unknown := planned.unknown + further.unknown:
             hours += f", and {unknown} runs of unknown cost"
-        grid.append(
-            [each.paper, str(each.undecided), str(each.last), str(planned.runs), str(further.runs), hours]
-        )
+        counts = [str(n) for n in (each.undecided, each.last, each.unreached, planned.runs, further.runs)]
+        grid.append([each.paper, *counts, hours])
     return grid
 
 

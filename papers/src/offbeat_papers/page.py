@@ -13,9 +13,17 @@ from offbeat_papers.experiments import (
     load_experiments,
     rows_of,
 )
+from offbeat_papers.figure import write_figure
 from offbeat_papers.judge import JudgedClaim
 from offbeat_papers.load import all_items
-from offbeat_papers.paper_page import render_paper, runs_cell, verdict_counts
+from offbeat_papers.paper_page import (
+    IMAGES,
+    figure_name,
+    render_paper,
+    runs_cell,
+    shown_items,
+    verdict_counts,
+)
 from offbeat_papers.provenance import MARK, uncommitted
 from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.study import Study
@@ -26,7 +34,7 @@ Items = Mapping[str, tuple[Study, str]]
 
 
 def write_pages(results: Results, page: Path, items: Items | None = None) -> list[Path]:
-    """Write the page, and one of each paper into a folder beside it that is named as the page is.
+    """Write the page, and one of each paper, with figures, into a folder that is named as the page is.
 
     Args:
         results: Where the rows are.
@@ -40,13 +48,17 @@ def write_pages(results: Results, page: Path, items: Items | None = None) -> lis
     judged = judge_experiments(results, known)
     folder = page.with_suffix("")
     texts = {page: render_page(results, judged, known, folder.name)}
+    images = folder / IMAGES
+    images.mkdir(parents=True, exist_ok=True)
+    figures = []
     for name, paper in load_experiments().papers.items():
         own = [each for each in judged if each.experiment.paper == name]
         texts[folder / f"{name}.md"] = render_paper(paper, own, page.name)
-    folder.mkdir(parents=True, exist_ok=True)
+        rows = [item.rows for item in shown_items(paper, own)]
+        figures += [write_figure(each, results, images / figure_name(each)) for each in rows]
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-    return [*texts]
+    return [*texts, *(path for path in figures if path is not None)]
 
 
 def render_page(

@@ -8,7 +8,7 @@ from textwrap import fill
 
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.experiments import JudgedExperiment, Paper, rows_of
-from offbeat_papers.judge import JudgedClaim, JudgedItem
+from offbeat_papers.judge import ItemRows, JudgedClaim, JudgedItem
 from offbeat_papers.provenance import MARK, uncommitted
 from offbeat_papers.rows import ResultRow
 from offbeat_papers.texts import (
@@ -22,14 +22,19 @@ from offbeat_papers.texts import (
     pair_counts,
     pair_effects,
     paper_effect,
+    reached_text,
+    what_is_shown,
 )
 
 _EFFECT = re.compile(r"\{([+-])([\w-]+)#([1-9]\d*)\.(mean|least|largest)\}")
+_ANSWER = re.compile(r"\{([\w-]+)#([1-9]\d*)\.(verdict|reached)\}")
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")
 _UNSHOWN = (Verdict.NOT_HELD, Verdict.NO_DIFFERENCE, Verdict.UNDECIDED)
 _WIDTH = 120
 _EXPERIMENT_HEADS = ["experiment", "verdict", "claims", "runs", "beside it"]
 _CLAIM_HEADS = ["experiment", "claim", "in the paper", "here", "verdict"]
+IMAGES = "images"
+"""Folder of a page's figures, beside the page."""
 OURS = "ours: "
 """First words of items and claims that are not the paper's."""
 
@@ -48,6 +53,7 @@ def render_paper(paper: Paper, judged: Sequence[JudgedExperiment], page: str = "
         "After this page you can say which claims of this paper hold here, and repeat the runs of each "
         f"claim. `offbeat reproduce --page docs/{page}` writes the page.",
         *([_LINK.sub("](../", with_numbers(paper.gain.strip(), judged))] if paper.gain else []),
+        *_figures(paper, judged),
         "## Experiments",
         "An experiment's verdict follows from the verdicts of its claims below. "
         f"{MARK} marks the number of runs from commits that nobody can check out.",
@@ -77,6 +83,34 @@ def render_paper(paper: Paper, judged: Sequence[JudgedExperiment], page: str = "
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
+def figure_name(rows: ItemRows) -> str:
+    """Name of the file of an item's figure."""
+    return f"{rows.full_name.replace('/', '-')}.png"
+
+
+def shown_items(paper: Paper, judged: Iterable[JudgedExperiment]) -> list[JudgedItem]:
+    """The items whose figures the page of a paper has, as far as they have runs."""
+    items = {item.rows.name: item for each in judged for item in each.items}
+    return [items[name] for name in paper.figures if name in items and items[name].rows.made]
+
+
+def _figures(paper: Paper, judged: Sequence[JudgedExperiment]) -> Iterator[str]:
+    items = shown_items(paper, judged)
+    if not items:
+        return
+    yield "## Figures"
+    yield (
+        "Lines and bars are means over seeds. Bands and thin lines are 95 % intervals by Student's t. A "
+        "panel, or a group of bars, is a setting of the study. The dataset has the figures of all items "
+        "(`offbeat reproduce --dataset DIR`)."
+    )
+    for item in items:
+        rows = item.rows
+        size = "" if rows.size == "laptop" else f", at the size “{rows.size}”"
+        yield f"![{rows.item.title}]({IMAGES}/{figure_name(rows)})"
+        yield f"{rows.item.title}: {what_is_shown(rows).partition(';')[0]}{size}."
+
+
 def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:
     """A text with effects of claims in place of references to them (`Paper.gain`); "–": there is none."""
     items = {item.rows.name: item for each in judged for item in (*each.items, *each.causes)}
@@ -86,7 +120,14 @@ def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:
         claims = items[name].claims[int(number) - 1 :] if name in items else ()
         return effect_in_prose(items[name].rows, claims[0], what, sign) if claims else NO_EFFECT
 
-    return _wrapped(_EFFECT.sub(effect, text))
+    def answer(found: re.Match[str]) -> str:
+        name, number, what = found.groups()
+        claims = items[name].claims[int(number) - 1 :] if name in items else ()
+        if not claims:
+            return NO_EFFECT
+        return claims[0].verdict.value if what == "verdict" else reached_text(claims[0])
+
+    return _wrapped(_ANSWER.sub(answer, _EFFECT.sub(effect, text)))
 
 
 def _wrapped(text: str) -> str:
@@ -187,6 +228,8 @@ def _details(item: JudgedItem, claim: JudgedClaim) -> str:
         if claim.effects:
             lines.append(f"pairs here: {pair_effects(item.rows, claim)}")
     lines.append(f"pairs ahead: {pair_counts(claim)}")
+    if reached := reached_text(claim):
+        lines.append(f"runs that reached the target: {reached}")
     if shown := detectable_text(item.rows, claim):
         lines.append(f"would have shown: {shown}")
     lines.append(f"runs: {_runs(item, claim)}{_marked(_runs_of(claim))}")

@@ -65,7 +65,8 @@ def reproduce(
         file_option("write the page of all verdicts, and a page per paper into a folder with its name"),
     ] = None,
     findings: Annotated[
-        Path | None, file_option("write the page of findings, and its figures into images/ beside it")
+        Path | None,
+        file_option("write the page of findings, claims.md beside it, and the figures into images/"),
     ] = None,
     dataset: Annotated[
         Path | None,

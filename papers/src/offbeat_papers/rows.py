@@ -157,7 +157,8 @@ class Results:
 
     def studies(self) -> list[str]:
         """Names of the studies that have rows, sorted; those of tuning too."""
-        files = (path for path in sorted(self.folder.glob("*.csv")) if not path.stem.endswith(_CURVES))
+        # A dataset has other tables too; their names have no dash.
+        files = (path for path in sorted(self.folder.glob("*-*.csv")) if not path.stem.endswith(_CURVES))
         return [path.stem.replace("-", "/", 1) for path in files]
 
     def runs(self, study: str) -> Path:

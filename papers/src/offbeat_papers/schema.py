@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-FieldType = Literal["string", "integer", "number", "object", "list"]
+FieldType = Literal["string", "integer", "number", "boolean", "object", "list"]
 """Types by their names in a Data Package; a list is numbers with blanks between in a CSV file."""
 
 
@@ -70,3 +70,29 @@ CURVE_FIELDS = (
     Field("values", "list", "values of the metric there"),
 )
 """The columns of a curve."""
+CLAIM_FIELDS = (
+    Field("paper", "string", "the paper"),
+    Field("experiment", "string", "the first of the paper's experiments that the claim is about"),
+    Field("item", "string", "the table or figure of a study"),
+    Field("size", "string", "how large its runs are: paper, laptop or seconds"),
+    Field("number", "integer", "number of the claim in its item, from 1"),
+    Field("explains", "boolean", "whether the claim is ours and about a cause; no experiment needs it"),
+    Field("claim", "string", "the claim"),
+    Field("quote", "string", "the paper's words; empty: none"),
+    Field("by", "string", "what is compared: a cost up to the target, a value, or another metric"),
+    Field("question", "string", "the pairs that the claim is about: their average, every, most or some"),
+    Field("margin", "number", "least lead: a share of a cost, else in the metric's unit"),
+    Field("pairs", "integer", "pairs of arms that it compares"),
+    Field("seeds", "integer", "seeds of the last look; 0: there was none"),
+    Field("decided_at", "integer", "seeds of the look that decided; empty: none did"),
+    Field("effect", "number", "mean over the pairs: the ratio of the other's cost to the claimed one's, "
+          "or the difference of values; shares are in [0, 1]"),
+    Field("low", "number", "lower end of its 95 % interval by Welch's t"),
+    Field("high", "number", "upper end of it"),
+    Field("paper_effect", "number", "median of the paper's effects; empty: never, or not given"),
+    Field("on_average", "string", "the verdict if the claim spoke of the mean over pairs"),
+    Field("every_pair", "string", "the verdict if it spoke of every pair"),
+    Field("verdict", "string", "the verdict on what it says"),
+    Field("reached", "string", "of a cost: how many runs of each label reached the target"),
+)  # fmt: skip
+"""The columns of the table of claims."""

@@ -203,7 +203,9 @@ def detectable_text(rows: ItemRows, judged: JudgedClaim) -> str:
 
 
 def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
-    """An effect of a claim for a sentence, of two digits and without a sign: "1.6x", "2.4 points".
+    """An effect of a claim for a sentence, of two digits, without a sign: "1.6x", "2.4 points (undecided)".
+
+    A mean that the runs have not decided says so.
 
     Args:
         rows: The rows of its item.
@@ -223,13 +225,50 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
     size = exp(value) if judged.by in COSTS else abs(_scale(rows, judged.by) * value)
     unit = "x" if judged.by in COSTS else _points(rows, judged.by)
     text = f"{size:.0f}" if size >= _WHOLE else f"{size:#.2g}"
-    return text.rstrip(".") + unit
+    answer = judged.answers["average"]
+    beside = what != "mean" or answer in (Verdict.HELD, Verdict.NOT_HELD)
+    return text.rstrip(".") + unit + ("" if beside else f" ({answer.value})")
+
+
+def margin_text(rows: ItemRows, judged: JudgedClaim) -> str:
+    """A claim's margin in words: "by more than 50 %", "at most 0.5 points behind"; empty without one."""
+    margin = judged.claim.margin
+    if not margin:
+        return ""
+    share = judged.by in COSTS
+    size = abs(margin) * (100 if share else _scale(rows, judged.by))
+    unit = " %" if share else _points(rows, judged.by)
+    return f"by more than {size:g}{unit}" if margin > 0 else f"at most {size:g}{unit} behind"
+
+
+def seeds_text(judged: JudgedClaim) -> str:
+    """Seeds of a claim's last look, and of the look that decided where it was an earlier one."""
+    seeds, decided = len(judged.seeds), judged.decided_at
+    return f"{seeds}" + (f"; decided at {decided}" if decided not in (None, seeds) else "")
+
+
+def reached_text(judged: JudgedClaim) -> str:
+    """How many runs of each label of a claim on a cost reached the target: "fedavg 3 of 12"; else empty."""
+    if judged.by not in COSTS:
+        return ""
+    counts: dict[str, list[bool]] = {}
+    for label, column in dict.fromkeys(arm for pair in judged.pairs for arm in (pair.better, pair.than)):
+        amounts = judged.measured.rows.amounts((label, column), judged.by).values()
+        counts.setdefault(label, []).extend(isinstance(cost, Cost) and cost.reached for cost in amounts)
+    return ", ".join(
+        f"{name} {sum(reached)} of {len(reached)}" for name, reached in counts.items() if reached
+    )
 
 
 def claim_name(rows: ItemRows, judged: JudgedClaim) -> str:
-    """A claim in words; where several of an item say the same, with the label of each."""
-    alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
-    return judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
+    """A claim in words; where several of an item say the same, with what tells them apart."""
+    alike = [each for each in rows.item.claims if each.says == judged.claim.says]
+    if len(alike) == 1:
+        return judged.claim.says
+    names = [each.better for each in alike]
+    if len({*names}) < len(alike):
+        names = [f"{each.better} against {', '.join(each.over or each.than)}" for each in alike]
+    return f"{judged.claim.says} ({names[alike.index(judged.claim)]})"
 
 
 def claim_text(rows: ItemRows, judged: JudgedClaim) -> str:

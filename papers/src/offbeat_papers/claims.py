@@ -1,0 +1,169 @@
+"""All judged claims as a table: of the page of claims, and of the dataset."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from math import exp, isfinite
+from pathlib import Path
+from statistics import median
+
+from offbeat.report.statistics import CONFIDENCE
+from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.experiments import JudgedExperiment
+from offbeat_papers.judge import ItemRows, JudgedClaim
+from offbeat_papers.paper_page import OURS
+from offbeat_papers.study import COSTS
+from offbeat_papers.texts import (
+    ASKED,
+    Grid,
+    claim_name,
+    margin_text,
+    markdown,
+    mean_effect,
+    paper_effect,
+    reached_text,
+    seeds_text,
+)
+
+_NOT_ASKED = (Verdict.NOT_RUN, Verdict.NO_REAL_DATA)
+
+LEGEND = (
+    "- **in the paper, here**: for a time, how many times as long the other method takes; for an accuracy, "
+    "how many points the first method is ahead. In the paper: the median over the claim's pairs, and the "
+    "least and the largest. Here: the mean over the pairs, with its 95 % interval by Welch's t (Student's "
+    "t for unequal variances). “–”: there is no number.\n"
+    "- **(here 75 %)** in a title: the target of our runs, which are smaller than the paper's.\n"
+    "- **asked**: the question that the claim's words ask. “on average” is about the mean over pairs, and "
+    "“every pair”, “most pairs” and “some pair” are about single pairs. “by more than” and “at most … "
+    "behind” are the claim's margin.\n"
+    "- **seeds**: the seeds of the last look; “decided at 3” if an earlier look decided.\n"
+    "- **verdict**: by [the rule](studies.md#when-a-claim-holds). An interval can leave out 1x where the "
+    "verdict is “undecided”: the question is about single pairs, there is a margin, or the p-value is too "
+    "large after the adjustment for looks and for all claims of the paper. An interval can have 1x in it "
+    "where the verdict is “held”: an earlier look decided, and later seeds do not take a verdict back."
+)
+"""What the columns of the table mean."""
+
+
+@dataclass(frozen=True)
+class ClaimRow:
+    """A judged claim, as the dataset has it; `schema.CLAIM_FIELDS` says what each column is."""
+
+    paper: str
+    experiment: str
+    item: str
+    size: str
+    number: int
+    explains: bool
+    claim: str
+    quote: str
+    by: str
+    question: str
+    margin: float
+    pairs: int
+    seeds: int
+    decided_at: int | None
+    effect: float | None
+    low: float | None
+    high: float | None
+    paper_effect: float | None
+    on_average: str
+    every_pair: str
+    verdict: str
+    reached: str
+
+
+def claim_rows(judged: Sequence[JudgedExperiment]) -> Iterator[ClaimRow]:
+    """All claims of experiments and of their causes, each claim of an item once."""
+    seen: set[tuple[str, int]] = set()
+    for each in judged:
+        for explains, items in ((False, each.items), (True, each.causes)):
+            for item in items:
+                for number, claim in enumerate(item.claims, 1):
+                    if (place := (item.rows.full_name, number)) not in seen:
+                        seen.add(place)
+                        yield _row(each, item.rows, number, claim, explains)
+
+
+def _row(each: JudgedExperiment, rows: ItemRows, number: int, claim: JudgedClaim, explains: bool) -> ClaimRow:
+    effect = claim.last.effect if claim.last is not None and claim.effects else None
+    ours = None if effect is None else (effect.mean, *effect.interval(CONFIDENCE))
+    mean, low, high = (None if ours is None else _amount(claim, value) for value in ours or (None,) * 3)
+    papers = [pair.paper for pair in claim.pairs if pair.paper is not None]
+    return ClaimRow(
+        each.experiment.paper, each.experiment.name.partition("/")[2], rows.name, rows.size, number, explains,
+        claim_name(rows, claim).removeprefix(OURS), claim.claim.quote or "", claim.by, claim.question,
+        claim.claim.margin, len(claim.pairs), len(claim.seeds), claim.decided_at, mean, low, high,
+        _amount(claim, median(papers)) if papers else None,
+        claim.answers["average"].value, claim.answers["every"].value, claim.verdict.value,
+        reached_text(claim),
+    )  # fmt: skip
+
+
+def _amount(claim: JudgedClaim, value: float | None) -> float | None:
+    """An advantage as the dataset has it: a ratio of costs, else a difference; six digits."""
+    if value is None or not isfinite(value):
+        return None
+    return float(f"{exp(value) if claim.by in COSTS else value:.6g}")
+
+
+def write_claims(judged: Sequence[JudgedExperiment], path: Path) -> Path:
+    """Write all claims as CSV; returns the path."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([field.name for field in fields(ClaimRow)])
+        writer.writerows(["" if v is None else v for v in astuple(row)] for row in claim_rows(judged))
+    return path
+
+
+def distinct_claims(judged: Sequence[JudgedExperiment]) -> list[tuple[JudgedExperiment, JudgedClaim]]:
+    """The papers' claims that have enough runs on real data; claims that compare the same numbers once."""
+    asked = [
+        (each, claim)
+        for each in judged
+        if each.experiment.no_real_data is None
+        for item in each.items
+        for claim in item.claims
+        if claim.verdict not in _NOT_ASKED
+    ]
+    return list({claim.measured.key: (each, claim) for each, claim in asked}.values())
+
+
+def claim_grid(judged: Sequence[JudgedExperiment]) -> Grid:
+    """A row for each distinct claim, with a link to its experiment on the paper's page."""
+    heads = ["paper", "experiment", "claim", "in the paper", "here", "asked", "seeds", "verdict"]
+    return [heads, *(_cells(each, claim) for each, claim in distinct_claims(judged))]
+
+
+def _cells(each: JudgedExperiment, claim: JudgedClaim) -> list[str]:
+    paper, _, name = each.experiment.name.partition("/")
+    rows = claim.measured.rows
+    says = f"{rows.item.title}: {claim_name(rows, claim)}".removeprefix(OURS).replace(f": {OURS}", ": ")
+    return [
+        paper, f"[{name}](papers/{paper}.md#{name})", says,
+        paper_effect(rows, claim), mean_effect(rows, claim),
+        ", ".join(filter(None, [ASKED[claim.question], margin_text(rows, claim)])), seeds_text(claim),
+        claim.verdict.value,
+    ]  # fmt: skip
+
+
+def render_claims(judged: Sequence[JudgedExperiment], findings: str = "findings.md") -> str:
+    """The page of all claims as Markdown.
+
+    Args:
+        judged: The experiments.
+        findings: File of the page of findings, as this page names it.
+    """
+    parts = [
+        "# All claims",
+        "On this page you find each claim of the four papers that our runs have judged, with the paper's "
+        "effect and ours. Claims that compare the same numbers have one row. Click a column's head to "
+        "sort, and type to filter. The paper's page has the claim's pairs, its runs and the command that "
+        f"repeats the runs. `offbeat reproduce --findings docs/{findings}` writes this page.",
+        LEGEND,
+        markdown(claim_grid(judged)),
+        "## Where to go on",
+        f"- [Findings in short]({findings}): what follows from these claims.\n"
+        "- [The dataset](studies.md#the-dataset): the same table as CSV, `claims.csv`, and all runs.",
+    ]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
