@@ -1,6 +1,7 @@
 """Runs of studies: rows, resuming, several processes, tables, the command."""
 
 import csv
+import re
 import signal
 import time
 from dataclasses import replace
@@ -99,7 +100,36 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     results.append(row(), [])
     path = results.path("p/s")
     path.write_text(path.read_text().replace(",0.5,", ",half,"))
-    with pytest.raises(ob.UsageError, match="has a row that cannot be read: processor = 'half'"):
+    with pytest.raises(ob.UsageError, match="line 2: a row that cannot be read: processor = 'half'; delete"):
+        results.rows("p/s")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (',"{""accuracy"":0.5}",', ',"{""accuracy"":NaN}",', "best = "),
+        (',"{""accuracy"":0.5}",', ',"{""accuracy"":Infinity}",', "best = "),
+        (',"{""accuracy"":0.5}",', ',"{""accuracy"":1e308}",', "best = "),
+        (',"{""accuracy"":0.5}",', ',"{""accuracy"":1e999}",', "best = "),
+        ("[2.5,1,3,100]", "[-2.5,1,3,100]", "reached = "),
+        ("fedavg,0,d", "fedavg,-1,d", "seed = '-1'"),
+        (",1.0,0.5,", ",-1.0,0.5,", "seconds = '-1.0'"),
+        ("p/s,laptop,one,", "p/s,laptop,", "it has not 22 cells"),
+        ("p/s,laptop,one,", "p/s,laptop,one,one,", "it has not 22 cells"),
+    ],
+)
+def test_a_row_with_what_no_run_gives_is_refused_with_its_line(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    results = Results(tmp_path)
+    results.append(row("c", label="fedbuff", best={}), [])
+    results.append(row("d"), [])
+    path = results.path("p/s")
+    text = path.read_text().replace(",1,0.5,", ",1.0,0.5,")
+    head, _, last = text.rpartition("p/s,")
+    assert old in f"p/s,{last}"
+    path.write_text(head + f"p/s,{last}".replace(old, new, 1))
+    with pytest.raises(ob.UsageError, match=f"{path}, line 3: a row that cannot be read: {re.escape(told)}"):
         results.rows("p/s")
 
 
@@ -120,6 +150,21 @@ def test_the_digest_is_of_what_gives_the_numbers(study: Study) -> None:
     assert len({*other} & {*same}) == 3
     seeds = digests(seed=1)
     assert len({*seeds} & {*same}) == 4
+
+
+def test_the_digest_covers_the_file_of_a_function_of_one_s_own(tmp_path: Path) -> None:
+    def digests() -> list[str]:
+        document = yaml.safe_load(yaml.safe_dump(DOCUMENT))
+        document["recipe"]["algorithms"]["fedavg"]["name"] = "mine:schedule"
+        study = make_study("p/s", document, tmp_path)
+        return [cell.digest for cell in study_cells(study, "laptop", columns=["one"], seeds=1)]
+
+    without = digests()
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported')\n")
+    own, buffered = digests()
+    assert (own != without[0], buffered) == (True, without[1])  # only the label that names it
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported again')\n")
+    assert digests()[0] not in (own, without[0])
 
 
 def test_a_finished_study_has_a_row_for_each_run_and_nothing_is_run_again(
@@ -365,12 +410,12 @@ def test_a_study_of_another_device_is_run_on_the_one_that_is_asked_for(tmp_path:
     results = tmp_path / "results"
     words = ("reproduce", f"{file}:table-1", "--scale", "seconds", "--results", str(results), "-j", "1")
     choice = (*words, "--columns", "one", "--labels", "fedavg")
-    for more in ((), ("--device", absent)):
+    for more, option in (((), " (else the size's training.device)"), (("--device", absent), "")):
         refused = Fork(OFFBEAT, *choice, *more)
         _, errors = refused.communicate()
         assert (refused.returncode, errors.strip()) == (
             2,
-            f"offbeat: --device = {absent!r} is not on this machine: choose cpu",
+            f"offbeat: --device{option} = {absent!r} is not on this machine: choose cpu",
         )
     assert not Results(results).rows("p/s")
     made = Fork(OFFBEAT, *choice, "--device", "cpu")
@@ -390,6 +435,30 @@ def test_an_unfinished_run_is_kept_for_the_device_that_it_was_made_on(study: Stu
     cell = study_cells(study, "seconds")[0]
     places = {unfinished_name(cell.on(device)) for device in ("cpu", "cuda", "cuda:1")}
     assert places == {cell.digest, f"{cell.digest}-cuda", f"{cell.digest}-cuda-1"}
+
+
+def test_pages_of_no_rows_are_written(tmp_path: Path) -> None:
+    files = ("--page", str(tmp_path / "page.md"), "--findings", str(tmp_path / "findings.md"))
+    written = Fork(OFFBEAT, "reproduce", *files, "--results", str(tmp_path / "none"))
+    out, errors = written.communicate()
+    assert written.returncode == 0, errors
+    assert f"wrote {tmp_path / 'findings.md'}" in out.replace("\n", "")
+    assert "Of 0 distinct claims" in (tmp_path / "findings.md").read_text()
+
+
+def test_options_of_runs_need_an_item_and_a_place(tmp_path: Path) -> None:
+    alone = Fork(OFFBEAT, "reproduce", "--undecided")
+    assert alone.communicate()[1].strip() == "offbeat: --undecided needs an item: give one, a paper, or all"
+    assert alone.returncode == 2
+    (tmp_path / "p").mkdir()
+    study = tmp_path / "p" / "s.yaml"
+    study.write_text(yaml.safe_dump(DOCUMENT))
+    (tmp_path / "file").write_text("")
+    words = ("reproduce", f"{study}:table-1", "--scale", "seconds")
+    nowhere = Fork(OFFBEAT, *words, "--results", str(tmp_path / "file" / "x"))
+    errors = nowhere.communicate()[1]
+    assert (nowhere.returncode, errors.count("\n")) == (2, 1)
+    assert f"--results {tmp_path / 'file' / 'x'} cannot be written" in errors
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import offbeat as ob
+from offbeat_papers.cells import study_cells
 from offbeat_papers.load import (
     all_items,
     built_in_studies,
@@ -16,6 +17,7 @@ from offbeat_papers.load import (
     leaderboard_studies,
     load_study,
     make_study,
+    parts_of,
     study_recipe,
 )
 from offbeat_papers.study import Study
@@ -142,6 +144,63 @@ def test_a_study_that_is_not_there() -> None:
         load_study("no.yaml")
     with pytest.raises(ob.UsageError, match="item fedcompas/table-1 is unknown"):
         find_item("fedcompas/table-1")
+
+
+def test_an_experiment_s_name_stands_for_its_parts_and_a_file_s_for_none(tmp_path: Path) -> None:
+    parts = parts_of("fedcompass/table-1")
+    assert {"fedcompass/table-1-mnist-class", "fedcompass/table-1-mnist-cnn"} < set(parts)
+    assert not any(name.startswith("fedcompass/table-14") for name in parts)
+    assert parts_of("fedcompass/table-99") == {}
+    path = tmp_path / "study.yaml"
+    path.write_text(documented())
+    with pytest.raises(ob.UsageError) as caught:
+        find_item(str(path))
+    assert str(caught.value).startswith(f"{path} is a study, with the items ")
+    assert str(caught.value).endswith(f": give one, as {path}:ITEM")
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ({"numbers": {"one": {"fedavg": 0}}}, "numbers.one.fedavg = 0 is not allowed: a cost is above 0"),
+        (
+            {"numbers": {"one": {"fedavg": [-2, 1]}}},
+            "numbers.one.fedavg = -2 is not allowed: a cost is above 0",
+        ),
+        ({"numbers": {"one": {"fedavg": float("nan")}}}, "= nan is not allowed: should be a finite number"),
+        ({"target": float("inf")}, "= inf is not allowed: should be a finite number"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(item: dict[str, Any], message: str) -> None:
+    changes = {f"items__table-1__{key}": value for key, value in item.items()}
+    assert message in refusal(changed(**changes))
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"margin": -1}, "claims.0.margin = -1 is not allowed: of a cost it is a share above -1"),
+        ({"margin": float("nan")}, "margin = nan"),
+        ({"than": ["fedbuff"]}, "claims.0.than has 'fedbuff', which is what the claim is about"),
+    ],
+)
+def test_claims_that_cannot_be_are_refused(claim: dict[str, Any], message: str) -> None:
+    given = {"says": "x", "better": "fedbuff", "than": ["fedavg"], **claim}
+    assert message in refusal(changed(**{"items__table-1__claims": [given]}))
+
+
+def test_a_study_has_a_thousand_seeds_at_most() -> None:
+    study = make_study("p/s", changed(recipe__seeds=10**9))
+    with pytest.raises(ob.UsageError, match="more than 1,000 seeds: give fewer"):
+        study_cells(study, "laptop")
+    with pytest.raises(ob.UsageError, match="more than 1,000 seeds: give fewer"):
+        study_cells(make_study("p/s", DOCUMENT), "laptop", seeds=1001)
+
+
+def test_a_study_s_file_cannot_name_its_folder(tmp_path: Path) -> None:
+    document = changed() | {"folder": "/", "name": "x/y"}
+    study = make_study("p/s", document, tmp_path)
+    assert (study.name, study.folder) == ("p/s", tmp_path)
 
 
 def test_the_built_in_studies_are_valid_and_name_each_item_of_a_paper_once() -> None:

@@ -2,21 +2,27 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from offbeat.allowed import NotAllowedError
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.recipes.load import amend
+from offbeat.recipes.names import named_functions
 from offbeat.recipes.planner import settings
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_trace
 from offbeat.runs.recorded_options import BESIDE
 from offbeat_papers.load import size_columns, size_labels, study_document
 from offbeat_papers.study import Size, Study
+
+MOST_SEEDS = 1000
+"""Most seeds of a study: a claim is judged by ten."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ def study_cells(
     """
     if size not in study.sizes:
         raise UsageError(f"study {study.name} has no size {size}{did_you_mean(size, study.sizes)}")
+    if max(seeds or 0, int(study.recipe.get("seeds", 0))) > MOST_SEEDS:
+        raise UsageError(f"study {study.name} is to have more than {MOST_SEEDS:,} seeds: give fewer")
     chosen = _chosen("--columns", columns, size_columns(study, size))
     names = _chosen("--labels", labels, size_labels(study, size))
     counts = seeds, least_seeds
@@ -108,8 +116,9 @@ def _column_cells(
         with suppress(NotAllowedError):
             setting.algorithm()
         algorithm = algorithm_text(recipe.spec(setting.label))
+        sources = own_sources(setting.recipe, study.folder)
         for run in setting.runs(count):
-            name = digest(stated_text, algorithm, run.seed)
+            name = digest(stated_text, algorithm, run.seed, sources)
             cells.append(Cell(study, size, column, setting.label, name, run))
     return cells
 
@@ -130,9 +139,30 @@ def algorithm_text(spec: Mapping[str, Any]) -> str:
     return _json({key: value for key, value in spec.items() if key != "label"})
 
 
-def digest(setting: str, algorithm: str, seed: int) -> str:
-    """Digest of a run: of its setting, its algorithm, and its seed."""
-    return hashlib.sha256(f"[{setting},{algorithm},{seed}]".encode()).hexdigest()[:16]
+def own_sources(recipe: Recipe, folder: Path | None) -> dict[str, str]:
+    """Digests of the files of functions that a recipe names, by module; nothing is imported.
+
+    What these files import is not covered. A module that is not found has no digest.
+
+    Args:
+        recipe: The recipe.
+        folder: A folder that is searched before Python's path. None means none.
+    """
+    modules = {name.partition(":")[0] for _, name in named_functions(recipe) if ":" in name}
+    places = [*([folder] if folder else []), *map(Path, sys.path)]
+    found = {}
+    for module in sorted(modules):
+        path = module.replace(".", "/")
+        files = (file for place in places for file in (place / f"{path}.py", place / path / "__init__.py"))
+        if file := next(filter(Path.is_file, files), None):
+            found[module] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    return found
+
+
+def digest(setting: str, algorithm: str, seed: int, sources: Mapping[str, str]) -> str:
+    """Digest of a run: of its setting, its algorithm, its seed, and of the user's own code that it calls."""
+    own = f",{_json(sources)}" if sources else ""
+    return hashlib.sha256(f"[{setting},{algorithm},{seed}{own}]".encode()).hexdigest()[:16]
 
 
 def _json(value: Any) -> str:

@@ -82,6 +82,22 @@ class ItemRows:
         return sum(map(len, self.runs.values()))
 
     @property
+    def made_as_planned(self) -> int:
+        """Number of runs with the recipe's own seeds that have a row."""
+        return sum(seed in self.seeds for runs in self.runs.values() for seed in runs)
+
+    @property
+    def unmeasured(self) -> list[float]:
+        """Targets of the item that its rows have not measured."""
+        if self.item.shows not in COSTS:
+            return []
+        found = {
+            self.targets[arm[1]] for arm, runs in self.runs.items() for row in runs.values()
+            if arm[1] in self.targets and row.cost("time", self.metric, self.targets[arm[1]]) is None
+        }  # fmt: skip
+        return sorted(found)
+
+    @property
     def measure(self) -> NamedMetric:
         """The metric with its direction."""
         return NamedMetric.of(self.metric, {})

@@ -65,13 +65,19 @@ def _read_study(text: str, given: str, full_name: str, folder: Path) -> Study:
     recipe = document.get("recipe")
     if isinstance(recipe, dict):
         resolve_trace_path(recipe, folder)
-    return make_study(full_name, document)
+    return make_study(full_name, document, folder)
 
 
-def make_study(name: str, document: Mapping[str, Any]) -> Study:
-    """Check the document of a study. Raises `UsageError`, one line, where it is not valid."""
+def make_study(name: str, document: Mapping[str, Any], folder: Path | None = None) -> Study:
+    """Check the document of a study. Raises `UsageError`, one line, where it is not valid.
+
+    Args:
+        name: "paper/study".
+        document: What its file has.
+        folder: The folder of its file. None means that it has none.
+    """
     try:
-        return Study.model_validate({"name": name, **document})
+        return Study.model_validate({**document, "name": name, "folder": folder})
     except ValidationError as error:
         section, *inner = most_relevant(error)["loc"] or ("",)
         where = (
@@ -91,10 +97,22 @@ def find_item(name: str) -> tuple[Study, str]:
         UsageError: There is no such item, or a study cannot be loaded.
     """
     known = items_of(name)
-    if name not in known:
-        hint = did_you_mean(name, known or all_items())
-        raise UsageError(f"item {name} is unknown{hint}")
-    return known[name]
+    if name in known:
+        return known[name]
+    if Path(name).suffix in (".yaml", ".yml"):
+        items = ", ".join(load_study(name).items)
+        raise UsageError(f"{name} is a study, with the items {items}: give one, as {name}:ITEM")
+    raise UsageError(f"item {name} is unknown{did_you_mean(name, known or all_items())}")
+
+
+def parts_of(experiment: str) -> dict[str, tuple[Study, str]]:
+    """Study and item by name of the parts of an experiment, such as "fedcompass/table-1".
+
+    Args:
+        experiment: "paper/experiment".
+    """
+    known = {} if ":" in experiment else items_of(experiment)
+    return {name: found for name, found in known.items() if name.startswith(f"{experiment}-")}
 
 
 def items_of(name: str) -> dict[str, tuple[Study, str]]:

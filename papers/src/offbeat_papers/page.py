@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from pathlib import Path
 
 from offbeat.verdicts.answers import Quantifier
@@ -161,7 +162,7 @@ def rows_text(rows: Sequence[ResultRow]) -> str:
     """The commits and kinds of processor of some runs, as a text."""
     states = Counter(row.commit_state for row in rows)
     kinds = Counter(row.processor_name for row in rows)
-    named = ", ".join(f"{number} ran on {kind}" for kind, number in kinds.most_common())
+    named = ", ".join(f"{number} ran on {escape(kind)}" for kind, number in kinds.most_common())
     return (
         f"Of the {len(rows)} runs, {named}. Runs of different kinds of processor are never paired. "
         f"{uncommitted(row.commit for row in rows)} runs are from commits that nobody can check out. For "

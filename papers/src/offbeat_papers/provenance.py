@@ -1,5 +1,6 @@
 """The commits that rows are of: whether the code that made a row can be checked out."""
 
+import re
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
@@ -10,6 +11,7 @@ CommitState = Literal["clean", "dirty", "missing", "unknown"]
 repository does not have it; or the run was made outside of a checkout."""
 DIRTY = "-dirty"
 """End of a row's commit where files of the packages were changed."""
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")
 MARK = "†"
 """Note beside numbers that rest on a row whose commit cannot be checked out."""
 
@@ -20,7 +22,7 @@ def commit_state(commit: str) -> CommitState:
         return "dirty"
     if commit in missing_commits():
         return "missing"
-    return "unknown" if commit == "unknown" else "clean"
+    return "clean" if _COMMIT.fullmatch(commit) else "unknown"
 
 
 @cache

@@ -1,6 +1,7 @@
 """The command that repeats tables and figures of papers and says which of their claims hold."""
 
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,7 +38,9 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="size of the runs: paper, laptop or seconds")] = "laptop",
     columns: Annotated[str | None, typer.Option(help="columns to run, separated by commas")] = None,
     labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, max=1000, help="number of seeds; default: the study's")
+    ] = None,
     undecided: Annotated[
         bool,
         typer.Option("--undecided", help="run only undecided claims, up to their next number of seeds"),
@@ -79,12 +82,14 @@ def reproduce(
     from offbeat_papers.rows import Results
 
     place = default_results() if results is None else Results(results)
+    if not items and (given := _of_runs(columns, labels, seeds, undecided, unpaired, device, show, report)):
+        raise UsageError(f"{given} needs an item: give one, a paper, or all")
     if items:
         chosen, size = _find(items), _size(scale)
         chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
         further = _further(undecided, unpaired)
         cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, further)
-        cells = cells if device is None else [cell.on(device) for cell in cells]
+        cells = cells if device is None else _on_device(cells, device)
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         rows = _rows_here(place, cells) if unpaired else place
@@ -109,6 +114,33 @@ def reproduce(
         _write_all(dataset, lambda: write_dataset(place, dataset))
 
 
+def _of_runs(
+    columns: str | None,
+    labels: str | None,
+    seeds: int | None,
+    undecided: bool,
+    unpaired: bool,
+    device: str | None,
+    show: bool,
+    report: Path | None,
+) -> str:
+    """The first option that is given and is about runs or items; empty: none is."""
+    given = {
+        "--columns": columns, "--labels": labels, "--seeds": seeds, "--undecided": undecided,
+        "--unpaired": unpaired, "--device": device, "--show": show, "--report": report,
+    }  # fmt: skip
+    return next((option for option, value in given.items() if value), "")
+
+
+def _on_device(cells: "list[Cell]", device: str) -> "list[Cell]":
+    """The runs, trained on a device that this machine has."""
+    from offbeat.recipes.machine import check_devices
+
+    moved = [cell.on(device) for cell in cells]
+    check_devices((cell.recipe for cell in moved), "--device")
+    return moved
+
+
 def _size(scale: str) -> "Size":
     from offbeat.core.validation import did_you_mean
     from offbeat_papers.study import SIZES
@@ -124,8 +156,8 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _find(names: list[str]) -> "list[tuple[Study, str]]":
-    """Study and item of each name; all items of a paper for its name alone."""
-    from offbeat_papers.load import all_items, find_item, items_of
+    """Study and item of each name; of a paper all items, and of an experiment in parts all parts."""
+    from offbeat_papers.load import all_items, find_item, items_of, parts_of
 
     items: dict[str, tuple[Study, str]] = {}
     for name in names:
@@ -133,6 +165,8 @@ def _find(names: list[str]) -> "list[tuple[Study, str]]":
             items |= all_items()
         elif "/" not in name and ":" not in name and (of_paper := items_of(name)):
             items |= of_paper
+        elif name not in items_of(name) and (parts := parts_of(name)):
+            items |= parts
         else:
             items[name] = find_item(name)
     return list(items.values())
@@ -232,7 +266,8 @@ def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allo
     from offbeat_papers.run import estimate, missing, run_cells
 
     todo = missing(cells, results)
-    check_devices((cell.recipe for cell in todo), "--device")
+    _check_writable(results.folder, bool(todo))
+    check_devices((cell.recipe for cell in todo), "--device (else the size's training.device)")
     expected = estimate(todo, Results(results.folder), here=True)
     if not expected.runs:
         return 0
@@ -244,7 +279,7 @@ def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allo
     )
     if expected.elsewhere:
         costs += f" (for {expected.elsewhere} by runs on other kinds of processor)"
-    unknown = f"unknown for {expected.unknown}" if expected.unknown else ""
+    unknown = f"{expected.unknown} of unknown cost" if expected.unknown else ""
     err.print(
         f"{expected.runs} runs to make, {processes} at a time, into {results.folder}: "
         f"{', '.join(filter(None, [costs, unknown]))}",
@@ -252,6 +287,18 @@ def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allo
     )  # fmt: skip
     with repeatable(results.folder, "--results"), live_progress() as progress:
         return run_cells(cells, results, processes, CompareWatcher(progress, expected.runs), allowed)
+
+
+def _check_writable(folder: Path, wanted: bool) -> None:
+    """Refuse a folder of results in which rows cannot be written, before any run."""
+    if not wanted:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(f"--results {folder} cannot be written: {reason_of(error)}") from None
 
 
 def _print_item(judged: "JudgedItem") -> None:
@@ -312,7 +359,7 @@ def _list(results: "Results") -> None:
     families = {size: _Judged(size, results) for size in SIZES}
     for name, (study, item) in all_items().items():
         judged = [families[size].item(study, item) for size in study.sizes]
-        made = [f"{j.rows.size} {j.rows.made}/{max(j.rows.planned, j.rows.made)}" for j in judged]
+        made = [f"{j.rows.size} {j.rows.made_as_planned}/{j.rows.planned}" for j in judged]
         verdict = next((j.verdict for j in judged if j.rows.made), judged[0].verdict)
         add_row(table, name, study.items[item].title, ", ".join(made), verdict)
     out.print(table, width=max(out.width, _WIDTH), crop=False, soft_wrap=False)

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,14 @@ from offbeat.runs.files import sync_directory
 from offbeat.runs.permissions import file_mode
 from offbeat.verdicts.cost import Cost
 from offbeat_papers.provenance import CommitState, commit_state
-from offbeat_papers.study import COSTS
+from offbeat_papers.study import COSTS, VALUES
 
 DIVERGED = "has diverged"
 """End of the reason for which a run stops whose training diverges."""
 
 _MOST_BYTES = 2**28  # bytes of a file of rows
+_LARGEST = 1e100
+"""Largest number of a row: even a run that diverges gives none that float32 cannot hold."""
 _CURVES = "-curves"  # end of the name of a file of curves
 Spent = Sequence[float]
 """Costs before an evaluation: virtual seconds, versions, tasks that arrived, bytes up and down."""
@@ -200,7 +203,8 @@ class Results:
         state = _state(path)
         read, rows = self._read.get(path, ((), []))
         if read != state:
-            rows = [_read_row(row, path) for row in _read(path, [field.name for field in fields(ResultRow)])]
+            names = [field.name for field in fields(ResultRow)]
+            rows = [_read_row(row, path, line) for line, row in _read(path, names)]
             self._read[path] = state, rows
         return [row for row in rows if self.kind in (None, row.processor_name)]
 
@@ -208,7 +212,7 @@ class Results:
         """Curves of a study's runs by digest and metric; errors: as of `rows`."""
         path = _curves(self.path(study))
         rows = _read(path, [field.name for field in fields(RunCurve)])
-        return {(row["digest"], row["metric"]): _read_curve(row, path) for row in rows}
+        return {(row["digest"], row["metric"]): _read_curve(row, path, line) for line, row in rows}
 
     def append(self, row: ResultRow, curves: Sequence[RunCurve]) -> None:
         """Append a run's row and its curves; durable on return. Raises `UsageError` as `rows` does."""
@@ -277,7 +281,7 @@ def _rounded(value: Any) -> Any:
     return float(f"{value:.8g}") if isinstance(value, float) and not value.is_integer() else value
 
 
-def _read_row(cells: Mapping[str, str], path: Path) -> ResultRow:
+def _read_row(cells: Mapping[str, str], path: Path, line: int) -> ResultRow:
     made: dict[str, Any] = {}
     for field in fields(ResultRow):
         text = cells[field.name]
@@ -287,34 +291,52 @@ def _read_row(cells: Mapping[str, str], path: Path) -> ResultRow:
             elif not text:
                 made[field.name] = None
             else:
-                made[field.name] = json.loads(text)
+                made[field.name] = json.loads(text, parse_constant=_no_number)
+                _check_numbers(made[field.name], least=-_LARGEST if field.name in VALUES else 0.0)
         except (ValueError, RecursionError):
-            raise _unreadable(path, f"{field.name} = {text!r:.60}") from None
+            raise _unreadable(path, line, f"{field.name} = {text!r:.60}") from None
     row = ResultRow(**made)
     try:
         # Check that the values have the types of the fields.
         convert(made, ResultRow)
     except (ValidationError, RecursionError) as error:
-        raise _unreadable(path, str(error)) from None
+        raise _unreadable(path, line, str(error)) from None
     return row
 
 
-def _unreadable(path: Path, what: str) -> UsageError:
-    return UsageError(f"{path} has a row that cannot be read: {what}; delete the row")
+def _no_number(text: str) -> float:
+    raise ValueError(text)
 
 
-def _read_curve(cells: Mapping[str, str], path: Path) -> RunCurve:
+def _check_numbers(value: Any, least: float) -> None:
+    """Raises `ValueError` for a number that no run gives: negative, infinite or absurdly large."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            _check_numbers(each, least)
+    elif isinstance(value, float | int) and not least <= value <= _LARGEST:
+        raise ValueError(value)
+
+
+def _unreadable(path: Path, line: int, what: str) -> UsageError:
+    return UsageError(f"{path}, line {line}: a row that cannot be read: {what}; delete the row")
+
+
+def _read_curve(cells: Mapping[str, str], path: Path, line: int) -> RunCurve:
     try:
         seconds, values = (tuple(map(float, cells[name].split())) for name in ("seconds", "values"))
+        _check_numbers([*seconds], least=0.0)
+        _check_numbers([value for value in values if isfinite(value)], least=-_LARGEST)
     except ValueError as error:
-        raise _unreadable(path, str(error)) from None
+        raise _unreadable(path, line, str(error)) from None
     if len(seconds) != len(values):
-        raise _unreadable(path, f"{len(seconds)} seconds and {len(values)} values")
+        raise _unreadable(path, line, f"{len(seconds)} seconds and {len(values)} values")
     return RunCurve(cells["digest"], cells["metric"], seconds, values)
 
 
-def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a file, without a last one that has no end."""
+def _read(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:
+    """The rows of a file with the line at which each ends, without a last one that has no end."""
     try:
         text = read_text(path, _MOST_BYTES)
     except FileNotFoundError:
@@ -325,9 +347,13 @@ def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     try:
         if text and list(reader.fieldnames or ()) != list(columns):
             raise UsageError(f"{path} has other columns than this version writes: move it away")
-        return [row for row in reader if None not in row.values() and None not in row]
+        rows = [(reader.line_num, row) for row in reader]
     except csv.Error as error:
-        raise UsageError(f"{path} cannot be read: line {reader.line_num}: {error}") from None
+        raise UsageError(f"{path} cannot be read: line {reader.line_num + 1}: {error}") from None
+    for line, row in rows:
+        if None in row.values() or None in row:
+            raise _unreadable(path, line, f"it has not {len(columns)} cells")
+    return rows
 
 
 def _append(path: Path, rows: Sequence[Mapping[str, str]]) -> None:

@@ -8,7 +8,7 @@ from filelock import BaseFileLock, Timeout
 
 from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.recipes.machine import check_devices
-from offbeat.recipes.names import check_names
+from offbeat.recipes.names import check_names, named_functions
 from offbeat.recipes.run_pool import PlannedRun, RunProgress, run_planned
 from offbeat.runs.record import read_run
 from offbeat_papers.cells import Cell
@@ -54,6 +54,10 @@ def run_cells(
     allowed, wanted = Allowed.of(allow), missing(cells, results)
     for cell in wanted:
         check_names(cell.recipe, allowed)
+    for option, name in {found for cell in wanted for found in named_functions(cell.recipe)}:
+        if ":" in name:
+            # One that is not exposed, or not there, is told before the first run.
+            allowed.load(name, option)
     check_devices(cell.recipe for cell in wanted)
     queue = _Queue(wanted, results, allowed)
 

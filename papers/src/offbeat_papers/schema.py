@@ -26,6 +26,8 @@ class Field:
     def described(self) -> dict[str, str]:
         """The description of a field in a Data Package."""
         named = {"name": self.name, "type": self.type, "description": self.meaning}
+        if self.type == "list":
+            named |= {"delimiter": " ", "itemType": "number"}
         return named if self.unit is None else {**named, "unit": self.unit}
 
 

@@ -1,9 +1,11 @@
 """The study: one set of runs that several tables and figures of a paper share, with the paper's numbers."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from offbeat.core.types import Finite
 from offbeat.recipes.recipe import Section
 from offbeat.verdicts.answers import Quantifier
 
@@ -18,7 +20,7 @@ VALUES = ("best", "final", "level", "change", "worst")
 """Values of a metric in a run: best and final value; mean, and mean absolute change from one evaluation to
 the next, over the last fifth of the time; final value of the worst client."""
 
-Number = float | tuple[float, float] | None
+Number = Finite | tuple[Finite, Finite] | None
 """A number of a paper: a value, or a value with its deviation. None means that it was never reached."""
 
 
@@ -53,7 +55,7 @@ class PaperClaim(Section):
     columns: list[str] | None = None
     against: dict[str, str] = Field(default_factory=dict)
     over: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
-    margin: float = 0.0
+    margin: Finite = 0.0
     quantifier: Quantifier = "average"
     quote: str | None = None
     cause: str | None = None
@@ -87,7 +89,7 @@ class Item(Section):
     metric: str | None = None
     columns: list[str] | None = None
     labels: list[str] | None = None
-    target: float | dict[str, float] | None = None
+    target: Finite | dict[str, Finite] | None = None
     relative: str | None = None
     figure: Literal["curves", "bars", "lines"] | None = None
     numbers: dict[str, dict[str, Number]] = Field(default_factory=dict)
@@ -111,7 +113,7 @@ class StudySize(Section):
     set: dict[str, Any] = Field(default_factory=dict)
     columns: list[str] | None = None
     labels: list[str] | None = None
-    targets: dict[str, float] = Field(default_factory=dict)
+    targets: dict[str, Finite] = Field(default_factory=dict)
     not_here: str | None = None
 
 
@@ -128,6 +130,7 @@ class Study(Section):
         sizes: The sizes at which the study can run.
         items: Tables and figures by name, such as "table-1".
         no_real_data: Why the study runs on generated files only. None means that its data are real.
+        folder: The folder of its file, where functions that it names may be. None means that it has no file.
     """
 
     name: str
@@ -139,6 +142,7 @@ class Study(Section):
     sizes: Annotated[dict[Size, StudySize], Field(min_length=1)]
     items: Annotated[dict[str, Item], Field(min_length=1)]
     no_real_data: str | None = None
+    folder: Path | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -180,6 +184,26 @@ class Study(Section):
         for where, columns, labels in named:
             self._check(where, "column", columns, list(self.columns))
             self._check(where, "label", labels, self.labels)
+        return self
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        """Refuse what cannot be: a cost of 0, a margin of a whole cost, a claim on itself."""
+        for name, item in self.items.items():
+            for column, numbers in item.numbers.items():
+                for label, number in numbers.items():
+                    value = number[0] if isinstance(number, tuple) else number
+                    if item.shows in COSTS and value is not None and value <= 0:
+                        where = f"items.{name}.numbers.{column}.{label}"
+                        raise ValueError(f"{where} = {value:g} is not allowed: a cost is above 0")
+            for k, claim in enumerate(item.claims):
+                where = f"items.{name}.claims.{k}"
+                if (claim.by or item.shows) in COSTS and claim.margin <= -1:
+                    raise ValueError(
+                        f"{where}.margin = {claim.margin:g} is not allowed: of a cost it is a share above -1"
+                    )
+                if claim.better in claim.than and not claim.against and not claim.over:
+                    raise ValueError(f"{where}.than has {claim.better!r}, which is what the claim is about")
         return self
 
     @staticmethod

@@ -1,6 +1,7 @@
 """An item's table and its claims as texts, for Markdown and for terminals."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import exp, inf, isfinite, log
 from statistics import median
 
@@ -91,11 +92,20 @@ def _ours(rows: ItemRows, arm: Arm) -> str:
         bound = ("~ " if censored else "< ") if late else "> " if censored else ""
         return "-" if estimate is None else f"{bound}{_ratios(estimate)}{reached}"
     values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
-    estimate = interval([_scale(rows, item.shows) * value for value in values])
+    estimate = _possible(rows, interval([_scale(rows, item.shows) * value for value in values]))
     assert estimate is not None
     more = "> " if censored else ""
     unit = _UNITS.get(item.shows, "")
     return f"{more}{_numbers(estimate)}{unit}{reached}"
+
+
+def _possible(rows: ItemRows, found: Interval | None) -> Interval | None:
+    """An interval within what a cost or a share can be: few runs that differ much have a wider one."""
+    by = rows.item.shows
+    if found is None or not (by in COSTS or _scale(rows, by) != 1.0):
+        return found
+    most = inf if by in COSTS else _scale(rows, by)
+    return replace(found, low=max(0.0, found.low), high=min(most, found.high))
 
 
 def _paper_text(rows: ItemRows, number: Number) -> str:
@@ -199,7 +209,11 @@ def detectable_text(rows: ItemRows, judged: JudgedClaim) -> str:
     most = log(10) if judged.by in COSTS else 0.5
     large = judged.by in COSTS or _scale(rows, judged.by) != 1.0
     only = "only more than " * (large and size > most)
-    return f"{only}{_effects(rows, judged.by, [min(size, most) if large else size])}"
+    shown = min(size, most) if large else size
+    if judged.by in COSTS:
+        return f"{only}{_factor(shown)}"
+    amount = _scale(rows, judged.by) * shown
+    return f"{only}{number_text(amount, abs(amount) / 5 or None, sign=True)}{_points(rows, judged.by)}"
 
 
 def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
@@ -364,5 +378,15 @@ def item_markdown(judged: JudgedItem, figure: str | None = None) -> str:
 
 
 def rows_text(rows: ItemRows) -> str:
-    """Size and number of runs: "laptop: 24 of 24 runs"."""
-    return f"{rows.size}: {rows.made} of {max(rows.planned, rows.made)} runs"
+    """Size and number of runs: "laptop: 24 of 24 runs, and 8 with further seeds"."""
+    further = rows.made - rows.made_as_planned
+    text = f"{rows.size}: {rows.made_as_planned} of {rows.planned} runs"
+    if further:
+        text += f", and {further} with further seeds"
+    if rows.unmeasured:
+        goals = ", ".join(rows.measure.value_text(target) for target in rows.unmeasured)
+        text += (
+            f"; they have not measured the target {goals}: give a multiple of 5 % of a share, or delete the "
+            "rows to make them again"
+        )
+    return text

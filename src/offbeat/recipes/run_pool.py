@@ -6,7 +6,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +23,7 @@ from offbeat.sim.executors.start_method import adopt_environment, worker_context
 from offbeat.sim.progress import Progress
 from offbeat.sim.signals import terminated_as_interrupted
 
+_NAMED_RUNS = 3
 ONE_OF_MANY = Execution(keep_checkpoint=False)
 """How a run among many is carried out: when all have ended, there shall not be a checkpoint of each."""
 
@@ -92,14 +93,20 @@ def run_planned(
     Raises:
         RunError: A run failed; the other runs have been finished first.
     """
-    failed: list[str] = []
+    failed: dict[str, list[str]] = {}
     with terminated_as_interrupted():
         for report in _reports(iter(runs), processes):
             watch(report)
             if report.error is not None and not (may_diverge and report.diverged):
-                failed.append(f"{report.name}: {report.error}")
+                failed.setdefault(report.error, []).append(report.name)
     if failed:
-        raise RunError("; ".join(failed))
+        raise RunError("; ".join(f"{_named(names)}: {error}" for error, names in failed.items()))
+
+
+def _named(runs: Sequence[str]) -> str:
+    """Names of the runs that failed in the same way: all of a few, else the first and how many more."""
+    few = len(runs) <= _NAMED_RUNS
+    return ", ".join(runs) if few else f"{runs[0]} and {len(runs) - 1} more runs"
 
 
 def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress]:

@@ -4,6 +4,7 @@ python -m offbeat_papers.leaderboard.page [--page docs/leaderboard.md] [--figure
 """
 
 import argparse
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
@@ -57,7 +58,7 @@ def has_enough_seeds(boards: Mapping[str, ItemRows]) -> bool:
     return min((len(values) for values in blocks.values()), default=0) >= LEAST_SEEDS
 
 
-def render(boards: Mapping[str, ItemRows]) -> str:
+def render(boards: Mapping[str, ItemRows], figure: str = "images/leaderboard.png") -> str:
     """The page."""
     board = read_board()
     recipe = board["recipe"]
@@ -81,7 +82,7 @@ def render(boards: Mapping[str, ItemRows]) -> str:
         ),
         "## Ranks",
         *_ranks(whole),
-        "![Mean ranks with intervals](images/leaderboard.png)",
+        f"![Mean ranks with intervals]({figure})",
         *(["### The best of them with other data", *_ranks(best)] if best else []),
         *(text for data in board["data"] for text in _data(board, data, boards.get(data))),
         "## Add a method of your own",
@@ -227,8 +228,10 @@ def _own(board: Mapping[str, Any], boards: Mapping[str, ItemRows]) -> Iterator[s
         "   of the algorithm's paper and 20 local steps per task. The line below `options` has four more "
         "values\n"
         "   of one option.\n"
-        "3. Commit the change, because rows of a checkout with changes are marked. Then run the commands\n"
-        "   below. They make only the new algorithm's runs, because the other rows exist, and rank all.\n"
+        "3. Commit the change, because rows of a checkout with changes are marked. Run the first command\n"
+        "   below. It tunes the algorithm, and writes the options that it chose into the studies. Commit\n"
+        "   the studies. Then run the other commands. They make only the new algorithm's runs, because\n"
+        "   the other rows exist, and rank all.\n"
         "4. Send the rows and the pages with the change."
     )
     runs = TRIALS * SEEDS + len(board["worlds"]) * seeds
@@ -273,7 +276,7 @@ def _data(board: Mapping[str, Any], data: str, rows: ItemRows | None) -> Iterato
         yield "Not run: it is not tuned yet."
         return
     yield (
-        f"{rows.made} of {max(rows.planned, rows.made)} runs exist. Each world's column has the seconds to "
+        f"{rows.made_as_planned} of {rows.planned} runs exist. Each world's column has the seconds to "
         f"{target:.0%}, as a geometric mean over seeds. `>` and a count such as 2/3 mark worlds where some "
         "seeds did not reach the target. The other columns are over all worlds: the final accuracy, the "
         "bytes of a whole run, the worst client's final accuracy, and the values chosen in tuning."
@@ -358,7 +361,10 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=root / "docs" / "images" / "leaderboard.png")
     words = parser.parse_args()
     boards = read_boards(read_board()["data"])
-    words.page.write_text(render(boards), encoding="utf-8")
+    for path in (words.page, words.figure):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    beside = os.path.relpath(words.figure, words.page.parent).replace(os.sep, "/")
+    words.page.write_text(render(boards, beside), encoding="utf-8")
     print(f"wrote {words.page}")
     if draw(everywhere(boards), words.figure):
         print(f"wrote {words.figure}")
