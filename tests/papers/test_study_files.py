@@ -181,6 +181,7 @@ def test_numbers_that_cannot_be_are_refused(item: dict[str, Any], message: str) 
     [
         ({"margin": -1}, "claims.0.margin = -1 is not allowed: of a cost it is a share above -1"),
         ({"margin": float("nan")}, "margin = nan"),
+        ({"by": "bestt"}, "claims.0.by = 'bestt' is not allowed; did you mean \"best\"?"),
         ({"than": ["fedbuff"]}, "claims.0.than has 'fedbuff', which is what the claim is about"),
     ],
 )

@@ -11,6 +11,7 @@ from offbeat_papers.experiments import JudgedExperiment, Paper, rows_of
 from offbeat_papers.judge import ItemRows, JudgedClaim, JudgedItem
 from offbeat_papers.provenance import MARK, uncommitted
 from offbeat_papers.rows import ResultRow
+from offbeat_papers.study import COSTS
 from offbeat_papers.texts import (
     ASKED,
     NO_EFFECT,
@@ -108,7 +109,14 @@ def _figures(paper: Paper, judged: Sequence[JudgedExperiment]) -> Iterator[str]:
         rows = item.rows
         size = "" if rows.size == "laptop" else f", at the size “{rows.size}”"
         yield f"![{rows.item.title}]({IMAGES}/{figure_name(rows)})"
-        yield f"{rows.item.title}: {what_is_shown(rows).partition(';')[0]}{size}."
+        yield f"{rows.item.title}{_shown(rows)}{size}."
+
+
+def _shown(rows: ItemRows) -> str:
+    """What a figure has beside its title."""
+    if rows.item.figure != "curves":
+        return f": {what_is_shown(rows).partition(';')[0]}"
+    return "; the dashed line is the target" if rows.item.shows in COSTS else ""
 
 
 def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:

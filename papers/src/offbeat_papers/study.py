@@ -5,7 +5,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from offbeat.core.metric_names import CLIENTS
 from offbeat.core.types import Finite
+from offbeat.core.validation import did_you_mean
+from offbeat.metrics import METRICS
 from offbeat.recipes.recipe import Section
 from offbeat.verdicts.answers import Quantifier
 
@@ -190,6 +193,8 @@ class Study(Section):
     def _possible(self) -> Self:
         """Refuse what cannot be: a cost of 0, a margin of a whole cost, a claim on itself."""
         for name, item in self.items.items():
+            if item.metric is not None:
+                self._check_measure(f"items.{name}.metric", item.metric)
             for column, numbers in item.numbers.items():
                 for label, number in numbers.items():
                     value = number[0] if isinstance(number, tuple) else number
@@ -202,9 +207,18 @@ class Study(Section):
                     raise ValueError(
                         f"{where}.margin = {claim.margin:g} is not allowed: of a cost it is a share above -1"
                     )
+                if claim.by is not None:
+                    self._check_measure(f"{where}.by", claim.by, (*COSTS, *VALUES))
                 if claim.better in claim.than and not claim.against and not claim.over:
                     raise ValueError(f"{where}.than has {claim.better!r}, which is what the claim is about")
         return self
+
+    def _check_measure(self, where: str, name: str, others: tuple[str, ...] = ()) -> None:
+        """Refuse a metric that no run of the study can have."""
+        own = self.recipe.get("metrics") or ()
+        known = [*others, "loss", *METRICS, *(str(each).rpartition(":")[2] for each in own)]
+        if name.removeprefix(CLIENTS).partition(".")[0] not in known:
+            raise ValueError(f"{where} = {name!r} is not allowed{did_you_mean(name, known)}")
 
     @staticmethod
     def _check(where: str, kind: str, given: list[str] | None, known: list[str]) -> None:
