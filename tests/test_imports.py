@@ -70,7 +70,8 @@ MAY_USE: dict[str, set[str]] = {
 }  # fmt: skip
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it
 PAPERS_MAY_USE = {
-    "allowed", "cli", "core", "documents", "lazy", "metrics", "recipes", "report", "runs", "verdicts", "version",
+    "allowed", "cli", "core", "documents", "lazy", "metrics", "recipes", "report", "runs", "verdicts",
+    "version",
 }  # fmt: skip
 TOP = {"__init__", "__main__", "cli"}  # the public face and the command line: may use everything
 

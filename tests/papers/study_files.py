@@ -44,7 +44,8 @@ def documented() -> str:
 def row(digest: str = "d", **values: object) -> ResultRow:
     """A row by hand; `values` replace its own."""
     empty = ResultRow(
-        "p/s", "laptop", "one", "fedavg", 0, digest, "0", "c0ffee0", "m", 1.0, 0.5, 1, 1, 1, 1, "reached 1 seconds",
+        "p/s", "laptop", "one", "fedavg", 0, digest, "0", "c0ffee0", "m", 1.0, 0.5, 1, 1, 1, 1,
+        "reached 1 seconds",
         {"accuracy": (10.0, 5, 20, 1000)}, {"accuracy": 0.5}, {"accuracy": 0.5}, {}, {},
         {"accuracy": {"0.5": (2.5, 1, 3, 100), "0.6": None}},
     )  # fmt: skip
