@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from offbeat.recipes.run_pool import RunProgress
+from offbeat_papers.arm_rows import known_cells
 from offbeat_papers.cells import Cell
 from offbeat_papers.folder import default_results
-from offbeat_papers.judge import known_cells
 from offbeat_papers.load import load_study
 from offbeat_papers.measure import kind_here
 from offbeat_papers.rows import ResultRow, Results

@@ -7,8 +7,9 @@ from typing import Any
 
 from offbeat.report import Claim, findings
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import item_rows
 from offbeat_papers.cells import study_cells
-from offbeat_papers.judge import item_rows, judge_items
+from offbeat_papers.judge import judge_items
 from offbeat_papers.load import make_study
 from offbeat_papers.rows import ResultRow, Results
 from tests.papers.study_files import DOCUMENT, row

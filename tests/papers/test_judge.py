@@ -7,16 +7,11 @@ from typing import Any
 import pytest
 
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import item_rows
 from offbeat_papers.cells import study_cells
+from offbeat_papers.claim_pairs import _blocks
 from offbeat_papers.family import judge_paper, studies_of_the_paper
-from offbeat_papers.judge import (
-    JudgedClaim,
-    _blocks,
-    item_rows,
-    judge_items,
-    undecided_cells,
-    unpaired_cells,
-)
+from offbeat_papers.judge import JudgedClaim, judge_items, undecided_cells, unpaired_cells
 from offbeat_papers.load import load_study, make_study
 from offbeat_papers.rows import Results
 from offbeat_papers.study import Study

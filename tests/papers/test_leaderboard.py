@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from offbeat_papers import Trial, check_study, study_cells
-from offbeat_papers.judge import ItemRows
+from offbeat_papers.arm_rows import ItemRows
 from offbeat_papers.leaderboard import page, papers, plateau, ranks, tune
 from offbeat_papers.leaderboard.command import parse_command
 from offbeat_papers.load import make_study

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import item_rows
 from offbeat_papers.cells import study_cells
 from offbeat_papers.experiments import JudgedExperiment, PaperExperiment
-from offbeat_papers.judge import item_rows, judge_items
+from offbeat_papers.judge import judge_items
 from offbeat_papers.open_claims import larger_grid, open_grid
 from offbeat_papers.rows import Results
 from tests.papers.study_files import row

@@ -16,9 +16,10 @@ from offbeat.core.errors import UsageError
 from offbeat.recipes.run_pool import RunProgress
 from offbeat.runs.processor import processor_name
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import item_cells, item_rows
 from offbeat_papers.cells import study_cells
 from offbeat_papers.figure import write_figure
-from offbeat_papers.judge import item_cells, item_rows, judge_item
+from offbeat_papers.judge import judge_item
 from offbeat_papers.load import load_study, make_study
 from offbeat_papers.measure import RunName, diverged_run
 from offbeat_papers.rows import Results, RunCurve

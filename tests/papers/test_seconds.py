@@ -6,8 +6,9 @@ import pytest
 
 from offbeat.data.paths import data_root
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import item_rows
 from offbeat_papers.cells import study_cells
-from offbeat_papers.judge import item_rows, judge_item
+from offbeat_papers.judge import judge_item
 from offbeat_papers.load import built_in_studies, load_study
 from offbeat_papers.rows import Results
 from offbeat_papers.run import run_cells

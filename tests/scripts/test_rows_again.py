@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from offbeat_papers.judge import item_cells
+from offbeat_papers.arm_rows import item_cells
 from offbeat_papers.load import make_study
 from offbeat_papers.measure import kind_here
 from offbeat_papers.rows import Results

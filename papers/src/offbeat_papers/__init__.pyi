@@ -1,12 +1,10 @@
 from offbeat_papers.cells import Cell as Cell, study_cells as study_cells
+from offbeat_papers.claim_pairs import JudgedPair as JudgedPair
 from offbeat_papers.interval import Interval as Interval, interval as interval
+from offbeat_papers.arm_rows import ItemRows as ItemRows, item_cells as item_cells, item_rows as item_rows
 from offbeat_papers.judge import (
-    ItemRows as ItemRows,
     JudgedClaim as JudgedClaim,
     JudgedItem as JudgedItem,
-    JudgedPair as JudgedPair,
-    item_cells as item_cells,
-    item_rows as item_rows,
     judge_item as judge_item,
     judge_items as judge_items,
 )

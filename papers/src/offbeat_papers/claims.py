@@ -9,8 +9,9 @@ from statistics import median
 
 from offbeat.report.statistics import CONFIDENCE
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import ItemRows
 from offbeat_papers.experiments import JudgedExperiment
-from offbeat_papers.judge import ItemRows, JudgedClaim
+from offbeat_papers.judge import JudgedClaim
 from offbeat_papers.paper_page import OURS
 from offbeat_papers.study import COSTS
 from offbeat_papers.texts import (

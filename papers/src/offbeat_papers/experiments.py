@@ -9,8 +9,9 @@ from importlib.resources import files
 from offbeat.documents import parse_yaml
 from offbeat.recipes.recipe import Section
 from offbeat.verdicts.verdict import Verdict, experiment_verdict
+from offbeat_papers.arm_rows import ItemRows, item_rows, known_cells
 from offbeat_papers.cells import Cell
-from offbeat_papers.judge import ItemRows, JudgedItem, item_rows, judge_items, known_cells
+from offbeat_papers.judge import JudgedItem, judge_items
 from offbeat_papers.load import all_items
 from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.study import SIZES, Size, Study

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from offbeat_papers.judge import JudgedItem, item_rows, judge_items, known_cells
+from offbeat_papers.arm_rows import item_rows, known_cells
+from offbeat_papers.judge import JudgedItem, judge_items
 from offbeat_papers.load import built_in_studies, load_study
 from offbeat_papers.rows import Results
 from offbeat_papers.study import Size, Study

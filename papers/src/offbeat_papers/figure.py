@@ -14,8 +14,8 @@ from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save, style
 from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.static import draw_curve
 from offbeat.verdicts.cost import Cost
+from offbeat_papers.arm_rows import ItemRows
 from offbeat_papers.interval import interval
-from offbeat_papers.judge import ItemRows
 from offbeat_papers.rows import Results, RunCurve
 from offbeat_papers.study import COSTS
 

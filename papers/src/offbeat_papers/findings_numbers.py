@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
 
+from offbeat_papers.claim_pairs import JudgedPair
 from offbeat_papers.claims import distinct_claims
 from offbeat_papers.experiments import JudgedExperiment
-from offbeat_papers.judge import JudgedClaim, JudgedPair
+from offbeat_papers.judge import JudgedClaim
 from offbeat_papers.study import COSTS
 
 Effects = dict[str, list[tuple[float, float]]]

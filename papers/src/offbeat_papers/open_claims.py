@@ -6,9 +6,10 @@ from itertools import groupby
 
 from offbeat.verdicts.multiplicity import LOOKS
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import cells_of_item
 from offbeat_papers.cells import Cell, study_cells
 from offbeat_papers.experiments import JudgedExperiment, load_experiments
-from offbeat_papers.judge import JudgedItem, cells_of_item, undecided_cells
+from offbeat_papers.judge import JudgedItem, undecided_cells
 from offbeat_papers.load import all_items
 from offbeat_papers.rows import Results
 from offbeat_papers.run import estimate, missing

@@ -7,8 +7,9 @@ from html import escape
 from textwrap import fill
 
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import ItemRows
 from offbeat_papers.experiments import JudgedExperiment, Paper, rows_of
-from offbeat_papers.judge import ItemRows, JudgedClaim, JudgedItem
+from offbeat_papers.judge import JudgedClaim, JudgedItem
 from offbeat_papers.provenance import MARK, uncommitted
 from offbeat_papers.rows import ResultRow
 from offbeat_papers.study import COSTS

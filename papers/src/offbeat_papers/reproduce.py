@@ -183,7 +183,7 @@ def _cells(
 ) -> "list[Cell]":
     """The runs that are asked for."""
     from offbeat.verdicts.multiplicity import LOOKS
-    from offbeat_papers.judge import item_cells
+    from offbeat_papers.arm_rows import item_cells
 
     if further is not None and seeds is None:
         seeds = max(LOOKS)

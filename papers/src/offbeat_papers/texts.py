@@ -11,8 +11,10 @@ from offbeat.report.units import number_text
 from offbeat.verdicts.answers import Quantifier
 from offbeat.verdicts.cost import Cost, log_ratio
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.arm_rows import Arm, ItemRows
+from offbeat_papers.claim_pairs import number_value
 from offbeat_papers.interval import Interval, interval
-from offbeat_papers.judge import Arm, ItemRows, JudgedClaim, JudgedItem, number_value
+from offbeat_papers.judge import JudgedClaim, JudgedItem
 from offbeat_papers.study import COSTS, VALUES, Number
 
 Grid = list[list[str]]
