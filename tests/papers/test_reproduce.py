@@ -20,8 +20,9 @@ from offbeat_papers.arm_rows import item_cells, item_rows
 from offbeat_papers.cells import study_cells
 from offbeat_papers.figure import write_figure
 from offbeat_papers.judge import judge_item
-from offbeat_papers.load import load_study, make_study
+from offbeat_papers.load import find_item, load_study, make_study
 from offbeat_papers.measure import RunName, diverged_run
+from offbeat_papers.reproduce import _worth_running
 from offbeat_papers.rows import Results, RunCurve
 from offbeat_papers.run import Estimate, estimate, missing, run_cells, unfinished_name
 from offbeat_papers.study import Study
@@ -445,6 +446,17 @@ def test_pages_of_no_rows_are_written(tmp_path: Path) -> None:
     assert written.returncode == 0, errors
     assert f"wrote {tmp_path / 'findings.md'}" in out.replace("\n", "")
     assert "Of 0 distinct claims" in (tmp_path / "findings.md").read_text()
+
+
+def test_sizes_that_were_not_run_are_left_out_unless_they_are_named(tmp_path: Path) -> None:
+    sizes = {**DOCUMENT["sizes"], "laptop": {"not_here": "about a year"}}
+    (tmp_path / "p").mkdir()
+    study = tmp_path / "p" / "s.yaml"
+    study.write_text(yaml.safe_dump({**DOCUMENT, "sizes": sizes}))
+    found = {f"{study}:table-1": find_item(f"{study}:table-1")}
+    assert _worth_running(found, [*found.values()], "laptop", named=[*found]) == [*found.values()]
+    assert _worth_running(found, [*found.values()], "laptop", named=["p/table"]) == []
+    assert _worth_running(found, [*found.values()], "seconds", named=["p/table"]) == [*found.values()]
 
 
 def test_options_of_runs_need_an_item_and_a_place(tmp_path: Path) -> None:

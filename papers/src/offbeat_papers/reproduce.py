@@ -85,8 +85,10 @@ def reproduce(
     if not items and (given := _of_runs(columns, labels, seeds, undecided, unpaired, device, show, report)):
         raise UsageError(f"{given} needs an item: give one, a paper, or all")
     if items:
-        chosen, size = _find(items), _size(scale)
-        chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
+        found, size = _find(items), _size(scale)
+        chosen = [item for name, item in found.items() if size in item[0].sizes or len(found) == 1]
+        if not show:
+            chosen = _worth_running(found, chosen, size, named=items)
         further = _further(undecided, unpaired)
         cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, further)
         cells = cells if device is None else _on_device(cells, device)
@@ -155,7 +157,25 @@ def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
-def _find(names: list[str]) -> "list[tuple[Study, str]]":
+def _worth_running(
+    found: "dict[str, tuple[Study, str]]",
+    chosen: "list[tuple[Study, str]]",
+    size: "Size",
+    named: list[str],
+) -> "list[tuple[Study, str]]":
+    """The items without those whose size takes days or lacks data, unless they are named themselves."""
+    left = {
+        name: reason
+        for name, (study, item) in found.items()
+        if name not in named and (study, item) in chosen and (reason := study.sizes[size].not_here)
+    }
+    for reason in dict.fromkeys(left.values()):
+        names = ", ".join(name for name, own in left.items() if own == reason)
+        err.print(f"left out at {size}: {names} ({reason}); name one to run it", markup=False, soft_wrap=True)
+    return [item for name, item in found.items() if item in chosen and name not in left]
+
+
+def _find(names: list[str]) -> "dict[str, tuple[Study, str]]":
     """Study and item of each name; of a paper all items, and of an experiment in parts all parts."""
     from offbeat_papers.load import all_items, find_item, items_of, parts_of
 
@@ -169,7 +189,7 @@ def _find(names: list[str]) -> "list[tuple[Study, str]]":
             items |= parts
         else:
             items[name] = find_item(name)
-    return list(items.values())
+    return items
 
 
 def _cells(
