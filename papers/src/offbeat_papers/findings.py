@@ -11,7 +11,7 @@ from offbeat_papers.claims import render_claims
 from offbeat_papers.experiments import Paper, judge_experiments, load_experiments
 from offbeat_papers.findings_figures import FIGURES, draw_findings
 from offbeat_papers.findings_numbers import Findings
-from offbeat_papers.open_claims import larger_grid, open_grid
+from offbeat_papers.open_claims import open_grid
 from offbeat_papers.paper_page import with_numbers
 from offbeat_papers.rows import Results
 from offbeat_papers.texts import Grid, markdown
@@ -67,8 +67,8 @@ def render_findings(results: Results, images: str = "images") -> str:
         "target: such claims need longer runs. The hours are those of one processor core, from the rows "
         "of like runs.",
         markdown(open_grid(results, found.judged)),
-        "The following sizes were not run. Where the cost is known, it is that of the whole study.",
-        markdown(larger_grid()),
+        "[Sizes that were not run](papers.md#sizes-that-were-not-run), such as those of the papers, take "
+        "from 25 hours of a core to 170,000, or need data that cannot be downloaded here.",
         "## Scope, methods, limits",
         _SCOPE,
         "## Where to go on",

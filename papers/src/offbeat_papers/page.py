@@ -17,6 +17,7 @@ from offbeat_papers.experiments import (
 from offbeat_papers.figure import write_figure
 from offbeat_papers.judge import JudgedClaim
 from offbeat_papers.load import all_items
+from offbeat_papers.open_claims import larger_grid
 from offbeat_papers.paper_page import (
     IMAGES,
     figure_name,
@@ -97,6 +98,9 @@ def render_page(
         "An experiment's verdict follows from the verdicts of its claims. The paper's page lists these "
         f"claims. {MARK} marks the number of runs from commits that nobody can check out.",
         markdown([_HEADS, *(_experiment(each, papers, folder) for each in judged)]),
+        "## Sizes that were not run",
+        "Where the cost is known, it is that of the whole study.",
+        markdown(larger_grid()),
         "## Where to go on",
         "- [Findings in short](findings.md): what follows from these verdicts.\n"
         "- [Studies](studies.md): the rule of the verdicts, and how to repeat an experiment.\n"
