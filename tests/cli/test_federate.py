@@ -80,7 +80,7 @@ if sys.argv[1] == "fail":
 
 @pytest.fixture
 def federation(tmp_path: Path) -> _Federation:
-    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "helpers").mkdir(parents=True)
     return _Federation(tmp_path, 1, (sys.executable, "-c", SCRIPT))
 
 
@@ -135,7 +135,7 @@ def test_the_last_site_that_is_killed_ends_all(federation: _Federation) -> None:
 def test_without_a_site_helpers_do_not_go_on(federation: _Federation) -> None:
     with federation.running():
         federation.start("server", "stay")
-        federation.start("helper:anna", "stay")
+        federation.start("helpers/anna", "stay")
         federation.start("north", "stay")
         federation._processes["north"].kill()
         with pytest.raises(RunError, match="no site is left"):
@@ -144,11 +144,11 @@ def test_without_a_site_helpers_do_not_go_on(federation: _Federation) -> None:
 
 
 def test_a_helper_that_fails_ends_all(federation: _Federation) -> None:
-    message = r"helper anna has failed \(exit code 1\): offbeat: no such data; see .*helper-anna\.log"
+    message = r"helper anna has failed \(exit code 1\): offbeat: no such data; see .*helpers/anna\.log"
     with federation.running():
         federation.start("server", "stay")
         federation.start("north", "stay")
-        federation.start("helper:anna", "fail")
+        federation.start("helpers/anna", "fail")
         with pytest.raises(RunError, match=message):
             federation.wait()
 

@@ -101,8 +101,8 @@ def test_the_table_of_claims_has_the_effects_of_the_page(tmp_path: Path) -> None
     for each in claims:
         if each["effect"]:
             assert float(each["low"]) <= float(each["effect"]) <= float(each["high"])
-        assert (each["decided_at"] != "") == (each["verdict"] in {"held", "not held"})
-        assert int(each["decided_at"] or 0) <= int(each["seeds"])
+        assert (each["least_p_at"] != "") == (each["verdict"] in {"held", "not held"})
+        assert int(each["least_p_at"] or 0) <= int(each["seeds"])
     held = by["fedcompass", "table-1-cifar10-dirichlet", "2"]
     assert (held["verdict"], held["question"], held["explains"]) == ("held", "average", "False")
     assert float(held["low"]) > 1

@@ -74,7 +74,7 @@ def test_each_claim_has_a_row_that_leads_to_its_experiment() -> None:
         assert re.match(
             "(on average|every pair|most pairs|some pair)(, by more than .*|, at most .* behind)?$", asked
         )
-        assert re.match(r"\d+(; decided at \d+)?$", seeds)
+        assert re.match(r"\d+(; p least at \d+)?$", seeds)
         assert not says.startswith("ours: ")
         page, _, anchor = link.partition("](")[2].removesuffix(")").partition("#")
         assert f'<a id="{anchor}"></a>' in (ROOT / "docs" / page).read_text(encoding="utf-8")

@@ -108,7 +108,7 @@ def test_a_claim_all_of_whose_runs_are_of_other_processors_is_not_run(tmp_path: 
         results.append(row(cell.digest, **arm, machine=f"{cell.label}, 2 cores"), [])
     (claim,) = judged(study, results)
     assert (claim.verdict, claim.mixed) == (Verdict.NOT_RUN, 2)
-    assert pair_counts(claim) == "2 pairs (2 of other processors than its partner)"
+    assert pair_counts(claim) == "2 pairs (2 left out: runs of different processors)"
 
 
 def test_more_seeds_of_some_pairs_wait_for_the_others(tmp_path: Path) -> None:

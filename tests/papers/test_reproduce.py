@@ -4,6 +4,7 @@ import csv
 import re
 import signal
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,13 @@ def test_a_row_that_a_crash_has_cut_is_dropped_and_what_follows_is_whole(tmp_pat
     assert list(results.rows("p/s")) == ["d", "f"]
 
 
+def test_numbers_of_a_run_that_explodes_are_limited_and_read_again(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.append(row("d", final={"perplexity": 2.6e195, "loss": -1e300}, level={"loss": -0.5}), [])
+    found = results.rows("p/s")["d"]
+    assert (found.final, found.level) == ({"perplexity": 1e100, "loss": -1e100}, {"loss": -0.5})
+
+
 def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.path("p/s").write_text("a,b\n1,2\n")
@@ -154,18 +162,35 @@ def test_the_digest_is_of_what_gives_the_numbers(study: Study) -> None:
     assert len({*seeds} & {*same}) == 4
 
 
-def test_the_digest_covers_the_file_of_a_function_of_one_s_own(tmp_path: Path) -> None:
+def test_the_digest_covers_the_file_of_a_function_of_one_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def digests() -> list[str]:
         document = yaml.safe_load(yaml.safe_dump(DOCUMENT))
-        document["recipe"]["algorithms"]["fedavg"]["name"] = "mine:schedule"
-        study = make_study("p/s", document, tmp_path)
-        return [cell.digest for cell in study_cells(study, "laptop", columns=["one"], seeds=1)]
+        document["recipe"]["algorithms"]["fedavg"]["name"] = "my_methods.mine:schedule"
+        cells = study_cells(make_study("p/s", document), "laptop", columns=["one"], seeds=1)
+        return [cell.digest for cell in cells]
 
+    monkeypatch.chdir(tmp_path)
     without = digests()
-    (tmp_path / "mine.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "my_methods").mkdir()
+    file = tmp_path / "my_methods" / "mine.py"
+    file.write_text("raise SystemExit('imported')\n")
     own, buffered = digests()
     assert (own != without[0], buffered) == (True, without[1])  # only the label that names it
-    (tmp_path / "mine.py").write_text("raise SystemExit('imported again')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))  # as after an import from the current directory
+    assert digests()[0] == own
+    file.write_text("raise SystemExit('imported again')\n")
+    assert digests()[0] not in (own, without[0])
+    file.unlink()
+    (tmp_path / "my_methods" / "mine").mkdir()
+    (tmp_path / "my_methods" / "mine" / "__init__.py").write_text("raise SystemExit('imported')\n")
+    assert digests()[0] == own  # the same code
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("my_methods/mine.py", "raise SystemExit('from an archive')\n")
+        archive.writestr("my_methods/__init__.py", "")
+    monkeypatch.chdir(tmp_path / "my_methods")
+    monkeypatch.setattr("sys.path", [str(tmp_path / "archive.zip")])
     assert digests()[0] not in (own, without[0])
 
 

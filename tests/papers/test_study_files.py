@@ -198,10 +198,18 @@ def test_a_study_has_a_thousand_seeds_at_most() -> None:
         study_cells(make_study("p/s", DOCUMENT), "laptop", seeds=1001)
 
 
-def test_a_study_s_file_cannot_name_its_folder(tmp_path: Path) -> None:
-    document = changed() | {"folder": "/", "name": "x/y"}
-    study = make_study("p/s", document, tmp_path)
-    assert (study.name, study.folder) == ("p/s", tmp_path)
+def test_a_study_s_file_cannot_name_itself() -> None:
+    assert make_study("p/s", changed() | {"name": "x/y"}).name == "p/s"
+
+
+def test_metrics_of_the_user_s_own_may_be_compared() -> None:
+    item = {"items__table-1__metric": "mine"}
+    assert make_study("p/s", changed(**item, recipe__metrics={"mine": "clinic:mine"}))
+    assert make_study("p/s", changed(**item, recipe__metrics=["clinic:mine"]))
+    assert make_study("p/s", changed(**item, recipe__evaluate_batch="clinic:evaluate"))
+    assert make_study("p/s", changed(**item, columns__two={"metrics": ["clinic:mine"]}))
+    with pytest.raises(ob.UsageError, match="metric = 'mine' is not allowed"):
+        make_study("p/s", changed(**item))
 
 
 def test_the_built_in_studies_are_valid_and_name_each_item_of_a_paper_once() -> None:

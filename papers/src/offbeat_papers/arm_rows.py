@@ -29,7 +29,7 @@ class ItemRows:
         runs: The rows by arm and seed.
         kinds: The rows by kind of processor, arm and seed: a run that was made on several has a row of each.
         targets: Its target by column, for the columns that have one.
-        planned: Number of its runs, including the runs without a row.
+        plan: Its runs with the recipe's own seeds, each an arm and a seed.
         limits: Limit of its runs in virtual seconds, by column.
         seeds: The seeds of the recipe.
     """
@@ -41,7 +41,7 @@ class ItemRows:
     runs: ArmRows
     kinds: Mapping[str, ArmRows]
     targets: Mapping[str, float]
-    planned: int
+    plan: frozenset[tuple[Arm, int]]
     limits: Mapping[str, float]
     seeds: range
 
@@ -67,12 +67,17 @@ class ItemRows:
     @property
     def made_as_planned(self) -> int:
         """Number of runs with the recipe's own seeds that have a row."""
-        return sum(seed in self.seeds for runs in self.runs.values() for seed in runs)
+        return sum((arm, seed) in self.plan for arm, runs in self.runs.items() for seed in runs)
+
+    @property
+    def planned(self) -> int:
+        """Number of its runs with the recipe's own seeds, including the runs without a row."""
+        return len(self.plan)
 
     @property
     def unmeasured(self) -> list[float]:
         """Targets of the item that its rows have not measured."""
-        if self.item.shows not in COSTS:
+        if not {self.item.shows, *(claim.by for claim in self.item.claims)}.intersection(COSTS):
             return []
         found = {
             self.targets[arm[1]] for arm, runs in self.runs.items() for row in runs.values()
@@ -149,7 +154,7 @@ def item_rows(
     return ItemRows(
         study, name, size, chosen or first_shown(recorded), runs, kinds,
         {column: target for column, target in targets.items() if target is not None},
-        sum(cell.seed - first < cell.recipe.seeds for cell in planned),
+        frozenset(((c.label, c.column), c.seed) for c in planned if c.seed - first < c.recipe.seeds),
         {cell.column: cell.recipe.until.seconds or 0.0 for cell in planned},
         range(first, first + count),
     )  # fmt: skip

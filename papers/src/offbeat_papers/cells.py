@@ -3,14 +3,15 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from offbeat.allowed import NotAllowedError
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.validation import did_you_mean
 from offbeat.recipes.load import amend
 from offbeat.recipes.names import named_functions
@@ -116,7 +117,7 @@ def _column_cells(
         with suppress(NotAllowedError):
             setting.algorithm()
         algorithm = algorithm_text(recipe.spec(setting.label))
-        sources = own_sources(setting.recipe, study.folder)
+        sources = own_sources(setting.recipe)
         for run in setting.runs(count):
             name = digest(stated_text, algorithm, run.seed, sources)
             cells.append(Cell(study, size, column, setting.label, name, run))
@@ -139,24 +140,40 @@ def algorithm_text(spec: Mapping[str, Any]) -> str:
     return _json({key: value for key, value in spec.items() if key != "label"})
 
 
-def own_sources(recipe: Recipe, folder: Path | None) -> dict[str, str]:
+def own_sources(recipe: Recipe) -> dict[str, str]:
     """Digests of the files of functions that a recipe names, by module; nothing is imported.
 
-    What these files import is not covered. A module that is not found has no digest.
+    A module is found as it is imported: on Python's path, and then in the current directory. What the file
+    imports is not covered. A module that is not found has no digest, and no run.
 
     Args:
         recipe: The recipe.
-        folder: A folder that is searched before Python's path. None means none.
+
+    Raises:
+        UsageError: A file cannot be read.
     """
     modules = {name.partition(":")[0] for _, name in named_functions(recipe) if ":" in name}
-    places = [*([folder] if folder else []), *map(Path, sys.path)]
-    found = {}
-    for module in sorted(modules):
-        path = module.replace(".", "/")
-        files = (file for place in places for file in (place / f"{path}.py", place / path / "__init__.py"))
-        if file := next(filter(Path.is_file, files), None):
-            found[module] = hashlib.sha256(file.read_bytes()).hexdigest()[:16]
-    return found
+    digests = {module: _source_digest(module) for module in sorted(modules)}
+    return {module: found for module, found in digests.items() if found is not None}
+
+
+def _source_digest(module: str) -> str | None:
+    """Digest of a module's file, on disk or in an archive; None where there is none."""
+    path: Iterable[str] = [*sys.path, str(Path.cwd())]
+    parts, spec = module.split("."), None
+    for depth in range(len(parts)):
+        spec = PathFinder.find_spec(".".join(parts[: depth + 1]), [*path])
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations or ()
+    # Loaders of files and of archives have it; a package without a file of its own has none.
+    read: Callable[[str], bytes] | None = getattr(spec and spec.loader, "get_data", None)
+    if spec is None or spec.origin is None or read is None:
+        return None
+    try:
+        return hashlib.sha256(read(spec.origin)).hexdigest()[:16]
+    except (OSError, MemoryError) as error:
+        raise UsageError(f"{spec.origin} cannot be read: {reason_of(error)}") from None
 
 
 def digest(setting: str, algorithm: str, seed: int, sources: Mapping[str, str]) -> str:

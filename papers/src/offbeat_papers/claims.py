@@ -32,16 +32,19 @@ LEGEND = (
     "- **in the paper, here**: for a time, how many times as long the other method takes; for an accuracy, "
     "how many points the first method is ahead. In the paper: the median over the claim's pairs, and the "
     "least and the largest. Here: the mean over the pairs, with its 95 % interval by Welch's t (Student's "
-    "t for unequal variances). “–”: there is no number.\n"
+    "t for unequal variances). “∞”: the other method never reaches the target. “so in 2 of 9”: the paper's "
+    "own numbers are as it claims in two of nine pairs. “–”: there is no number.\n"
     "- **(here 75 %)** in a title: the target of our runs, which are smaller than the paper's.\n"
     "- **asked**: the question that the claim's words ask. “on average” is about the mean over pairs, and "
     "“every pair”, “most pairs” and “some pair” are about single pairs. “by more than” and “at most … "
     "behind” are the claim's margin.\n"
-    "- **seeds**: the seeds of the last look; “decided at 3” if an earlier look decided.\n"
+    "- **seeds**: the seeds of the last look. “p least at 3”: an earlier look had the least p-value, and "
+    "counts.\n"
     "- **verdict**: by [the rule](studies.md#when-a-claim-holds). An interval can leave out 1x where the "
     "verdict is “undecided”: the question is about single pairs, there is a margin, or the p-value is too "
     "large after the adjustment for looks and for all claims of the paper. An interval can have 1x in it "
-    "where the verdict is “held”: an earlier look decided, and later seeds do not take a verdict back."
+    "where the verdict is “held”: an earlier look decided, and later seeds do not take a verdict back; or "
+    "the claim has a margin."
 )
 """What the columns of the table mean."""
 
@@ -63,7 +66,7 @@ class ClaimRow:
     margin: float
     pairs: int
     seeds: int
-    decided_at: int | None
+    least_p_at: int | None
     effect: float | None
     low: float | None
     high: float | None
@@ -94,7 +97,7 @@ def _row(each: JudgedExperiment, rows: ItemRows, number: int, claim: JudgedClaim
     return ClaimRow(
         each.experiment.paper, each.experiment.name.partition("/")[2], rows.name, rows.size, number, explains,
         claim_name(rows, claim).removeprefix(OURS), claim.claim.quote or "", claim.by, claim.question,
-        claim.claim.margin, len(claim.pairs), len(claim.seeds), claim.decided_at, mean, low, high,
+        claim.claim.margin, len(claim.pairs), len(claim.seeds), claim.least_p_at, mean, low, high,
         _amount(claim, median(papers)) if papers else None,
         claim.answers["average"].value, claim.answers["every"].value, claim.verdict.value,
         reached_text(claim),

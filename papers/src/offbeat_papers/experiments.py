@@ -51,9 +51,10 @@ class Paper(Section):
     Attributes:
         title: The paper.
         gain: What its gain consists of, as Markdown. Numbers of ours in it come from rows: "{+item#2.mean}"
-            is the effect of the item's second claim, its "mean", or that of the "least" or "largest" pair;
-            "-" for "+" where the claimed one is behind. "{item#2.verdict}" is the claim's verdict, and
-            "{item#2.reached}" says how many runs of each of its labels reached the target.
+            is the effect of the item's second claim, its "mean", or its "median", "least" or "largest" pair;
+            "-" for "+" where the claimed one is behind. "{item#2.verdict}" is the claim's verdict.
+            "{item#2.reached}" says how many runs of its labels reached the target, "leader" and "others" of
+            the claimed one and of the others.
         figures: Its items whose figures its page has.
         finding: What its claims come to, in a sentence or two, with numbers as in `gain`.
     """

@@ -51,10 +51,11 @@ def render_findings(results: Results, images: str = "images") -> str:
         "## Claims that are decided",
         f"![Decided claims of times, with intervals]({costs})",
         f"![Decided claims of accuracies, with intervals]({accuracies})",
-        "The figures have the papers' decided claims of costs and of accuracies. A line is the mean over "
-        "the claim's pairs with its 95 % interval. Green is held, red is not held. [All "
-        "claims](claims.md) is a table that can be sorted, and says which question each claim asks: a "
-        "claim with a margin can be green on the left of the dashed line, and red on its right.",
+        "The figures have the papers' decided claims of costs and of accuracies, without those of gains "
+        "and of losses. A line is the mean over the claim's pairs with its 95 % interval. Green is held, "
+        "red is not held. [All claims](claims.md) is a table that can be sorted, and says which question "
+        "each claim asks: a claim with a margin can be green on the left of the dashed line, and red on "
+        "its right.",
         "## What the runs could show",
         f"![Share of claims by the effect that would have been found]({power})",
         _power_text(found),
@@ -177,15 +178,17 @@ def _never(found: Findings) -> str:
 
 def _power_text(found: Findings) -> str:
     sizes, looked = found.detectable(), len(found.looked_at)
+    if not looked:
+        return "No claim on a cost has enough runs yet."
     powers = ", ".join(
         f"{sum(size <= log(effect) for size in sizes) / looked:.0%} would have shown {effect:g}x"
         for effect in _SHOWN
-        if looked
     )
     return (
         "The figure says which true effects the runs would have found in four of five cases, at the level "
-        f"spent. Of {looked} claims on a cost, {powers}. The curve ends below 100 %: {looked - len(sizes)} "
-        "claims compare runs of which too few have reached the target, and they would have shown nothing."
+        f"spent. Of {looked} claims on a cost, {powers}. For {looked - len(sizes)} claims no such effect "
+        "can be given, because too few runs reached the target or all seeds agree. The others need still "
+        "larger effects."
     )
 
 

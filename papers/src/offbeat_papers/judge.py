@@ -71,9 +71,13 @@ class JudgedClaim:
         """Answers of the last look; None before the first."""
         return self.looks[-1] if self.looks else None
 
+    def compared(self, pair: JudgedPair) -> tuple[Arm, ...]:
+        """The arms of a pair, and of a claim of gains those that they are compared with."""
+        return (pair.better, pair.than, *bases_of(self.claim, pair.better, pair.than))
+
     @property
-    def decided_at(self) -> int | None:
-        """Seeds of the look whose p-value decided; None where the claim is not held and not refuted."""
+    def least_p_at(self) -> int | None:
+        """Seeds of the look with the least p-value; None where the claim is not held and not refuted."""
         if self.verdict not in (Verdict.HELD, Verdict.NOT_HELD):
             return None
         sides = {

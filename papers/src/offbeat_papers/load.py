@@ -65,19 +65,13 @@ def _read_study(text: str, given: str, full_name: str, folder: Path) -> Study:
     recipe = document.get("recipe")
     if isinstance(recipe, dict):
         resolve_trace_path(recipe, folder)
-    return make_study(full_name, document, folder)
+    return make_study(full_name, document)
 
 
-def make_study(name: str, document: Mapping[str, Any], folder: Path | None = None) -> Study:
-    """Check the document of a study. Raises `UsageError`, one line, where it is not valid.
-
-    Args:
-        name: "paper/study".
-        document: What its file has.
-        folder: The folder of its file. None means that it has none.
-    """
+def make_study(name: str, document: Mapping[str, Any]) -> Study:
+    """Check the document of a study. Raises `UsageError`, one line, where it is not valid."""
     try:
-        return Study.model_validate({**document, "name": name, "folder": folder})
+        return Study.model_validate({**document, "name": name})
     except ValidationError as error:
         section, *inner = most_relevant(error)["loc"] or ("",)
         where = (

@@ -28,8 +28,8 @@ from offbeat_papers.texts import (
     what_is_shown,
 )
 
-_EFFECT = re.compile(r"\{([+-])([\w-]+)#([1-9]\d*)\.(mean|least|largest)\}")
-_ANSWER = re.compile(r"\{([\w-]+)#([1-9]\d*)\.(verdict|reached)\}")
+_EFFECT = re.compile(r"\{([+-])([\w-]+)#([1-9]\d*)\.(mean|median|least|largest)\}")
+_ANSWER = re.compile(r"\{([\w-]+)#([1-9]\d*)\.(verdict|reached|leader|others)\}")
 _LINK = re.compile(r"\]\((?=[\w-]+\.md)")
 _UNSHOWN = (Verdict.NOT_HELD, Verdict.NO_DIFFERENCE, Verdict.UNDECIDED)
 _WIDTH = 120
@@ -102,9 +102,9 @@ def _figures(paper: Paper, judged: Sequence[JudgedExperiment]) -> Iterator[str]:
         return
     yield "## Figures"
     yield (
-        "Lines and bars are means over seeds. Bands and thin lines are 95 % intervals by Student's t. A "
-        "panel, or a group of bars, is a setting of the study. The dataset has the figures of all items "
-        "(`offbeat reproduce --dataset DIR`)."
+        "Lines and bars are means over seeds. Bands and thin lines are 95 % intervals by Student's t; many "
+        "lines have no bands. A panel, or a group of bars, is a setting of the study. The dataset has the "
+        "figures of all items (`offbeat reproduce --dataset DIR`)."
     )
     for item in items:
         rows = item.rows
@@ -116,7 +116,7 @@ def _figures(paper: Paper, judged: Sequence[JudgedExperiment]) -> Iterator[str]:
 def _shown(rows: ItemRows) -> str:
     """What a figure has beside its title."""
     if rows.item.figure != "curves":
-        return f": {what_is_shown(rows).partition(';')[0]}"
+        return f": {what_is_shown(rows).partition(';')[0].partition(', relative')[0]}"
     return "; the dashed line is the target" if rows.item.shows in COSTS else ""
 
 
@@ -134,7 +134,7 @@ def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:
         claims = items[name].claims[int(number) - 1 :] if name in items else ()
         if not claims:
             return NO_EFFECT
-        return claims[0].verdict.value if what == "verdict" else reached_text(claims[0])
+        return claims[0].verdict.value if what == "verdict" else reached_text(claims[0], what)
 
     return _wrapped(_ANSWER.sub(answer, _EFFECT.sub(effect, text)))
 
@@ -250,7 +250,7 @@ def _details(item: JudgedItem, claim: JudgedClaim) -> str:
 def _runs_of(claim: JudgedClaim) -> list[ResultRow]:
     """The rows of a claim's pairs, each once."""
     runs = claim.measured.rows.runs
-    arms = dict.fromkeys(arm for pair in claim.pairs for arm in (pair.better, pair.than))
+    arms = dict.fromkeys(arm for pair in claim.pairs for arm in claim.compared(pair))
     return [row for arm in arms for row in runs[arm].values()]
 
 

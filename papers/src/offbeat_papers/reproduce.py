@@ -91,7 +91,7 @@ def reproduce(
             chosen = _worth_running(found, chosen, size, named=items)
         further = _further(undecided, unpaired)
         cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, further)
-        cells = cells if device is None else _on_device(cells, device)
+        cells = cells if device is None or show else _on_device(cells, device)
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         rows = _rows_here(place, cells) if unpaired else place

@@ -32,7 +32,7 @@ DIVERGED = "has diverged"
 
 _MOST_BYTES = 2**28  # bytes of a file of rows
 _LARGEST = 1e100
-"""Largest number of a row: even a run that diverges gives none that float32 cannot hold."""
+"""Largest number of a row; a run that gives a larger one has this one."""
 _CURVES = "-curves"  # end of the name of a file of curves
 Spent = Sequence[float]
 """Costs before an evaluation: virtual seconds, versions, tasks that arrived, bytes up and down."""
@@ -269,7 +269,7 @@ def _text(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.8g}"
+        return f"{_limited(value):.8g}"
     return json.dumps(_rounded(value), separators=(",", ":")) if isinstance(value, Mapping) else str(value)
 
 
@@ -278,7 +278,15 @@ def _rounded(value: Any) -> Any:
         return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_rounded(inner) for inner in value]
-    return float(f"{value:.8g}") if isinstance(value, float) and not value.is_integer() else value
+    if not isinstance(value, float):
+        return value
+    value = _limited(value)
+    return value if value.is_integer() else float(f"{value:.8g}")
+
+
+def _limited(value: float) -> float:
+    """The value as a row has it: beyond the limit, numbers of a run that diverges cannot be averaged."""
+    return max(-_LARGEST, min(_LARGEST, value))
 
 
 def _read_row(cells: Mapping[str, str], path: Path, line: int) -> ResultRow:

@@ -86,7 +86,7 @@ CLAIM_FIELDS = (
     Field("margin", "number", "least lead: a share of a cost, else in the metric's unit"),
     Field("pairs", "integer", "pairs of arms that it compares"),
     Field("seeds", "integer", "seeds of the last look; 0: there was none"),
-    Field("decided_at", "integer", "seeds of the look that decided; empty: none did"),
+    Field("least_p_at", "integer", "seeds of the look with the least p-value; empty: not held nor refuted"),
     Field("effect", "number", "mean over the pairs: the ratio of the other's cost to the claimed one's, "
           "or the difference of values; shares are in [0, 1]"),
     Field("low", "number", "lower end of its 95 % interval by Welch's t"),

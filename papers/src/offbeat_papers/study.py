@@ -1,6 +1,5 @@
 """The study: one set of runs that several tables and figures of a paper share, with the paper's numbers."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -133,7 +132,6 @@ class Study(Section):
         sizes: The sizes at which the study can run.
         items: Tables and figures by name, such as "table-1".
         no_real_data: Why the study runs on generated files only. None means that its data are real.
-        folder: The folder of its file, where functions that it names may be. None means that it has no file.
     """
 
     name: str
@@ -145,7 +143,6 @@ class Study(Section):
     sizes: Annotated[dict[Size, StudySize], Field(min_length=1)]
     items: Annotated[dict[str, Item], Field(min_length=1)]
     no_real_data: str | None = None
-    folder: Path | None = None
 
     @property
     def labels(self) -> list[str]:
@@ -215,8 +212,12 @@ class Study(Section):
 
     def _check_measure(self, where: str, name: str, others: tuple[str, ...] = ()) -> None:
         """Refuse a metric that no run of the study can have."""
-        own = self.recipe.get("metrics") or ()
-        known = [*others, "loss", *METRICS, *(str(each).rpartition(":")[2] for each in own)]
+        changes = [*self.columns.values(), *(size.set for size in self.sizes.values())]
+        if any("evaluate_batch" in each for each in (self.recipe, *changes)):
+            # A function of the user's own names its metrics only when it is called.
+            return
+        own = [name for each in (self.recipe, *changes) for name in each.get("metrics") or ()]
+        known = [*others, "loss", *METRICS, *(str(name).rpartition(":")[2] for name in own)]
         if name.removeprefix(CLIENTS).partition(".")[0] not in known:
             raise ValueError(f"{where} = {name!r} is not allowed{did_you_mean(name, known)}")
 

@@ -200,7 +200,8 @@ def verdict_text(rows: ItemRows, judged: JudgedClaim) -> str:
     """The verdict on a claim and its question; for an undecided one the effect that would have shown."""
     asked = "" if judged.question == "average" else f" ({ASKED[judged.question]})"
     shown = detectable_text(rows, judged)
-    return f"{judged.verdict.value}{asked}{f'; would have shown {shown}' if shown else ''}"
+    mixed = "; runs of different processors" if judged.verdict == Verdict.NOT_RUN and judged.mixed else ""
+    return f"{judged.verdict.value}{asked}{mixed}{f'; would have shown {shown}' if shown else ''}"
 
 
 def detectable_text(rows: ItemRows, judged: JudgedClaim) -> str:
@@ -226,7 +227,7 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
     Args:
         rows: The rows of its item.
         judged: The claim.
-        what: The "mean" over its pairs, the "least" of a pair or the "largest".
+        what: The "mean" over its pairs, their "median", the "least" of a pair or the "largest".
         sign: "+" where the sentence says that the claimed one is ahead, "-" that it is behind.
 
     Returns:
@@ -235,15 +236,16 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
     effects, last = judged.effects, judged.last
     if not effects or last is None or last.effect is None:
         return NO_EFFECT
-    value = {"mean": last.effect.mean, "least": min(effects), "largest": max(effects)}[what]
+    of_pairs = {"median": median(effects), "least": min(effects), "largest": max(effects)}
+    value = of_pairs.get(what, last.effect.mean)
     if not isfinite(value) or (value >= 0) != (sign == "+"):
         return NO_EFFECT
     size = exp(value) if judged.by in COSTS else abs(_scale(rows, judged.by) * value)
     unit = "x" if judged.by in COSTS else _points(rows, judged.by)
     text = f"{size:.0f}" if size >= _WHOLE else f"{size:#.2g}"
     answer = judged.answers["average"]
-    beside = what != "mean" or answer in (Verdict.HELD, Verdict.NOT_HELD)
-    return text.rstrip(".") + unit + ("" if beside else f" ({answer.value})")
+    decided = what != "mean" or answer in (Verdict.HELD, Verdict.NOT_HELD)
+    return text.rstrip(".") + unit + ("" if decided else f" ({answer.value})")
 
 
 def margin_text(rows: ItemRows, judged: JudgedClaim) -> str:
@@ -258,21 +260,34 @@ def margin_text(rows: ItemRows, judged: JudgedClaim) -> str:
 
 
 def seeds_text(judged: JudgedClaim) -> str:
-    """Seeds of a claim's last look, and of the look that decided where it was an earlier one."""
-    seeds, decided = len(judged.seeds), judged.decided_at
-    return f"{seeds}" + (f"; decided at {decided}" if decided not in (None, seeds) else "")
+    """Seeds of a claim's last look, and of the look with the least p-value where it was an earlier one."""
+    seeds, least = len(judged.seeds), judged.least_p_at
+    return f"{seeds}" + (f"; p least at {least}" if least not in (None, seeds) else "")
 
 
-def reached_text(judged: JudgedClaim) -> str:
-    """How many runs of each label of a claim on a cost reached the target: "fedavg 3 of 12"; else empty."""
+def reached_text(judged: JudgedClaim, which: str = "reached") -> str:
+    """How many runs of each label of a claim on a cost reached the target: "fedavg 3 of 12"; else empty.
+
+    Labels are compared in the same seeds: those of the last look, or else the planned ones.
+
+    Args:
+        judged: The claim.
+        which: The labels: all that it compares ("reached"), the claimed one ("leader") or the "others".
+    """
     if judged.by not in COSTS:
         return ""
-    counts: dict[str, list[bool]] = {}
-    for label, column in dict.fromkeys(arm for pair in judged.pairs for arm in (pair.better, pair.than)):
-        amounts = judged.measured.rows.amounts((label, column), judged.by).values()
-        counts.setdefault(label, []).extend(isinstance(cost, Cost) and cost.reached for cost in amounts)
+    rows, counts = judged.measured.rows, dict[str, list[bool]]()
+    seeds = judged.seeds or rows.seeds
+    for label, column in dict.fromkeys(arm for pair in judged.pairs for arm in judged.compared(pair)):
+        amounts = rows.amounts((label, column), judged.by)
+        found = [isinstance(cost, Cost) and cost.reached for seed, cost in amounts.items() if seed in seeds]
+        counts.setdefault(label, []).extend(found)
+    leader = {pair.better[0] for pair in judged.pairs}
+    shown = {"reached": {*counts}, "leader": leader, "others": {*counts} - leader}[which]
     return ", ".join(
-        f"{name} {sum(reached)} of {len(reached)}" for name, reached in counts.items() if reached
+        f"{name} {sum(reached)} of {len(reached)}"
+        for name, reached in counts.items()
+        if reached and name in shown
     )
 
 
@@ -282,7 +297,7 @@ def claim_name(rows: ItemRows, judged: JudgedClaim) -> str:
     if len(alike) == 1:
         return judged.claim.says
     names = [each.better for each in alike]
-    if len({*names}) < len(alike):
+    if len({*names}) < len(alike) or all(len(each.than) == 1 for each in alike):
         names = [f"{each.better} against {', '.join(each.over or each.than)}" for each in alike]
     return f"{judged.claim.says} ({names[alike.index(judged.claim)]})"
 
@@ -306,7 +321,7 @@ def pair_counts(judged: JudgedClaim) -> str:
     number = len(judged.pairs)
     fewer = [f"{judged.measured.named} named"] if number < judged.measured.named else []
     if mixed := judged.mixed:
-        fewer.append(f"{mixed} of other processors than its partner")
+        fewer.append(f"{mixed} left out: runs of different processors")
     beside = f" ({'; '.join(fewer)})" if fewer else ""
     found = None if judged.last is None else judged.last.ahead
     if number == 1 or found is None:

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 HOST = "localhost"
 SERVER = "server"
-HELPER = "helper:"
-"""Begins the name of a helper's process: the name of a site has no colon."""
+HELPER = "helpers/"
+"""Begins the name of a helper's process: the name of a site has no slash."""
 MOST_SITES = 256
 """Most sites of one machine: each is a process with PyTorch, of some hundred MB."""
 PATIENCE = "600"
@@ -186,7 +186,7 @@ class _Federation:
 
     def log(self, name: str) -> Path:
         """The file with what a process says."""
-        return self.directory / "logs" / f"{name.replace(':', '-')}.log"
+        return self.directory / "logs" / f"{name}.log"
 
     def prepare(self, names: Iterable[str]) -> None:
         """Make the server's certificate and the kits of sites and helpers; older kits get the new address."""
@@ -194,7 +194,7 @@ class _Federation:
             from offbeat.net.auth.ca import OwnAuthority
             from offbeat.net.auth.tokens import enrol
 
-        for folder in (SERVER, "helpers", "sites", "kits", "logs"):
+        for folder in (SERVER, "helpers", "sites", "kits", "logs", "logs/helpers"):
             make_directory(self.directory / folder, private=True)
         state = self.directory / SERVER
         authority = OwnAuthority(state)

@@ -26,7 +26,7 @@ def check_device(device: str, option: str = "device") -> None:
     """
     kind, _, number = device.partition(":")
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if kind not in available or not (device == kind or (kind != "cpu" and number.isdecimal())):
+    if kind not in available or not (kind == "cpu" or device == kind or number.isdecimal()):
         raise UsageError(f"{option} = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
     if not available[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
         raise UsageError(f"{option} = {device!r} is not on this machine: choose cpu")
