@@ -195,7 +195,7 @@ def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper
     return [["claims", *Verdict, "distinct", "with those that are said again"], *rows]
 
 
-_QUESTIONS: tuple[Quantifier, ...] = ("average", "every")
+_QUESTIONS: tuple[Quantifier, ...] = ("average", "most", "every")
 
 
 def _claim_row(title: str, claims: Sequence[JudgedClaim], question: Quantifier | None = None) -> list[str]:
