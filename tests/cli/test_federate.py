@@ -80,7 +80,6 @@ if sys.argv[1] == "fail":
 
 @pytest.fixture
 def federation(tmp_path: Path) -> _Federation:
-    (tmp_path / "logs" / "helpers").mkdir(parents=True)
     return _Federation(tmp_path, 1, (sys.executable, "-c", SCRIPT))
 
 

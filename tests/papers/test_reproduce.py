@@ -17,11 +17,11 @@ from offbeat.core.errors import UsageError
 from offbeat.recipes.run_pool import RunProgress
 from offbeat.runs.processor import processor_name
 from offbeat.verdicts.verdict import Verdict
-from offbeat_papers.arm_rows import item_cells, item_rows
-from offbeat_papers.cells import study_cells
+from offbeat_papers.arm_rows import item_cells, item_rows, known_cells
+from offbeat_papers.cells import own_sources, study_cells
 from offbeat_papers.figure import write_figure
 from offbeat_papers.judge import judge_item
-from offbeat_papers.load import find_item, load_study, make_study
+from offbeat_papers.load import find_item, load_study, make_study, study_recipe
 from offbeat_papers.measure import RunName, diverged_run
 from offbeat_papers.reproduce import _worth_running
 from offbeat_papers.rows import Results, RunCurve
@@ -99,6 +99,14 @@ def test_numbers_of_a_run_that_explodes_are_limited_and_read_again(tmp_path: Pat
     results.append(row("d", final={"perplexity": 2.6e195, "loss": -1e300}, level={"loss": -0.5}), [])
     found = results.rows("p/s")["d"]
     assert (found.final, found.level) == ({"perplexity": 1e100, "loss": -1e100}, {"loss": -0.5})
+    results.append(row("e", final={"loss": float("nan"), "accuracy": 0.5}), [])
+    assert results.rows("p/s")["e"].final == {"accuracy": 0.5}  # no number is no value
+
+
+def test_a_row_of_an_absurd_seed_asks_for_no_runs(study: Study, tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.append(row("d", seed=10**9), [])
+    assert len(known_cells(study, "laptop", results)) == len(study_cells(study, "laptop"))
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
@@ -173,6 +181,10 @@ def test_the_digest_covers_the_file_of_a_function_of_one_s_own(
 
     monkeypatch.chdir(tmp_path)
     without = digests()
+    ours = study_recipe(make_study("p/s", DOCUMENT), "laptop", "one").model_copy(
+        update={"loss": "offbeat.sim:x"}
+    )
+    assert own_sources(ours) == {}  # a version of Offbeat leaves the rows of others as they are
     (tmp_path / "my_methods").mkdir()
     file = tmp_path / "my_methods" / "mine.py"
     file.write_text("raise SystemExit('imported')\n")
@@ -479,9 +491,9 @@ def test_sizes_that_were_not_run_are_left_out_unless_they_are_named(tmp_path: Pa
     study = tmp_path / "p" / "s.yaml"
     study.write_text(yaml.safe_dump({**DOCUMENT, "sizes": sizes}))
     found = {f"{study}:table-1": find_item(f"{study}:table-1")}
-    assert _worth_running(found, [*found.values()], "laptop", named=[*found]) == [*found.values()]
-    assert _worth_running(found, [*found.values()], "laptop", named=["p/table"]) == []
-    assert _worth_running(found, [*found.values()], "seconds", named=["p/table"]) == [*found.values()]
+    assert _worth_running(found, "laptop", named=[*found]) == found
+    assert _worth_running(found, "laptop", named=["p/table"]) == {}
+    assert _worth_running(found, "seconds", named=["p/table"]) == found
 
 
 def test_options_of_runs_need_an_item_and_a_place(tmp_path: Path) -> None:

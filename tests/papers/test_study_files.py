@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import offbeat as ob
+from offbeat_papers.arm_rows import known_cells
 from offbeat_papers.cells import study_cells
 from offbeat_papers.load import (
     all_items,
@@ -20,6 +21,7 @@ from offbeat_papers.load import (
     parts_of,
     study_recipe,
 )
+from offbeat_papers.rows import Results
 from offbeat_papers.study import Study
 from tests.papers.study_files import DOCUMENT, documented
 
@@ -192,10 +194,19 @@ def test_claims_that_cannot_be_are_refused(claim: dict[str, Any], message: str) 
 
 def test_a_study_has_a_thousand_seeds_at_most() -> None:
     study = make_study("p/s", changed(recipe__seeds=10**9))
-    with pytest.raises(ob.UsageError, match="more than 1,000 seeds: give fewer"):
+    with pytest.raises(ob.UsageError, match="is to have 1,000,000,000 seeds, and a study has at most 1,000"):
         study_cells(study, "laptop")
-    with pytest.raises(ob.UsageError, match="more than 1,000 seeds: give fewer"):
+    with pytest.raises(ob.UsageError, match="is to have 1,001 seeds"):
         study_cells(make_study("p/s", DOCUMENT), "laptop", seeds=1001)
+
+
+@pytest.mark.parametrize(("key", "value"), [("seeds", "abc"), ("seeds", None), ("seed", "abc")])
+def test_seeds_that_are_no_numbers_are_refused(key: str, value: object, tmp_path: Path) -> None:
+    study = make_study("p/s", changed(**{f"recipe__{key}": value}))
+    with pytest.raises(ob.UsageError, match=f"{key} = .* is not allowed"):
+        study_cells(study, "laptop")
+    with pytest.raises(ob.UsageError, match=f"{key} = .* is not allowed"):
+        known_cells(study, "laptop", Results(tmp_path))
 
 
 def test_a_study_s_file_cannot_name_itself() -> None:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 
 from offbeat.core.metric_names import NamedMetric, first_shown
 from offbeat.verdicts.cost import Cost
-from offbeat_papers.cells import Cell, study_cells
+from offbeat_papers.cells import MOST_SEEDS, Cell, study_cells
+from offbeat_papers.load import size_columns, study_recipe
 from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.run import target_of
 from offbeat_papers.study import COSTS, VALUES, Item, PaperClaim, Size, Study
@@ -172,9 +173,9 @@ def _by_arm(cells: Sequence[Cell], rows: Mapping[str, ResultRow]) -> ArmRows:
 
 def known_cells(study: Study, size: Size, results: Results) -> list[Cell]:
     """The runs of a study at a size, with as many seeds as there are rows of, at least the recipe's."""
-    first = int(study.recipe.get("seed", 0))
+    first = study_recipe(study, size, size_columns(study, size)[0]).seed
     seeds = [row.seed - first + 1 for row in results.rows(study.name).values() if row.size == size]
-    return study_cells(study, size, least_seeds=max(seeds, default=1))
+    return study_cells(study, size, least_seeds=max((n for n in seeds if n <= MOST_SEEDS), default=1))
 
 
 def item_cells(

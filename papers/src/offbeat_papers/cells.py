@@ -86,8 +86,6 @@ def study_cells(
     """
     if size not in study.sizes:
         raise UsageError(f"study {study.name} has no size {size}{did_you_mean(size, study.sizes)}")
-    if max(seeds or 0, int(study.recipe.get("seeds", 0))) > MOST_SEEDS:
-        raise UsageError(f"study {study.name} is to have more than {MOST_SEEDS:,} seeds: give fewer")
     chosen = _chosen("--columns", columns, size_columns(study, size))
     names = _chosen("--labels", labels, size_labels(study, size))
     counts = seeds, least_seeds
@@ -111,6 +109,8 @@ def _column_cells(
     recipe = amend(document, [], where)
     inline_trace(stated)
     count = max(seeds or recipe.seeds, least)
+    if count > MOST_SEEDS:
+        raise UsageError(f"{where} is to have {count:,} seeds, and a study has at most {MOST_SEEDS:,}")
     stated_text, cells = setting_text(stated), []
     for setting in settings(recipe, labels, where):
         # Whether a study may name a function is only known when its runs are made.
@@ -153,7 +153,9 @@ def own_sources(recipe: Recipe) -> dict[str, str]:
         UsageError: A file cannot be read.
     """
     modules = {name.partition(":")[0] for _, name in named_functions(recipe) if ":" in name}
-    digests = {module: _source_digest(module) for module in sorted(modules)}
+    # A row's commit says which code of Offbeat made it.
+    own = {module for module in modules if module.partition(".")[0] not in ("offbeat", "offbeat_papers")}
+    digests = {module: _source_digest(module) for module in sorted(own)}
     return {module: found for module, found in digests.items() if found is not None}
 
 

@@ -38,9 +38,7 @@ def reproduce(
     scale: Annotated[str, typer.Option(help="size of the runs: paper, laptop or seconds")] = "laptop",
     columns: Annotated[str | None, typer.Option(help="columns to run, separated by commas")] = None,
     labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, max=1000, help="number of seeds; default: the study's")
-    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
     undecided: Annotated[
         bool,
         typer.Option("--undecided", help="run only undecided claims, up to their next number of seeds"),
@@ -82,13 +80,16 @@ def reproduce(
     from offbeat_papers.rows import Results
 
     place = default_results() if results is None else Results(results)
-    if not items and (given := _of_runs(columns, labels, seeds, undecided, unpaired, device, show, report)):
+    of_runs = {
+        "--columns": columns, "--labels": labels, "--seeds": seeds, "--undecided": undecided,
+        "--unpaired": unpaired, "--device": device, "--show": show, "--report": report,
+    }  # fmt: skip
+    if not items and (given := next((option for option, value in of_runs.items() if value), None)):
         raise UsageError(f"{given} needs an item: give one, a paper, or all")
     if items:
         found, size = _find(items), _size(scale)
-        chosen = [item for name, item in found.items() if size in item[0].sizes or len(found) == 1]
-        if not show:
-            chosen = _worth_running(found, chosen, size, named=items)
+        found = {name: item for name, item in found.items() if size in item[0].sizes or len(found) == 1}
+        chosen = [*(found if show else _worth_running(found, size, named=items)).values()]
         further = _further(undecided, unpaired)
         cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, further)
         cells = cells if device is None or show else _on_device(cells, device)
@@ -116,24 +117,6 @@ def reproduce(
         _write_all(dataset, lambda: write_dataset(place, dataset))
 
 
-def _of_runs(
-    columns: str | None,
-    labels: str | None,
-    seeds: int | None,
-    undecided: bool,
-    unpaired: bool,
-    device: str | None,
-    show: bool,
-    report: Path | None,
-) -> str:
-    """The first option that is given and is about runs or items; empty: none is."""
-    given = {
-        "--columns": columns, "--labels": labels, "--seeds": seeds, "--undecided": undecided,
-        "--unpaired": unpaired, "--device": device, "--show": show, "--report": report,
-    }  # fmt: skip
-    return next((option for option, value in given.items() if value), "")
-
-
 def _on_device(cells: "list[Cell]", device: str) -> "list[Cell]":
     """The runs, trained on a device that this machine has."""
     from offbeat.recipes.machine import check_devices
@@ -158,21 +141,18 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _worth_running(
-    found: "dict[str, tuple[Study, str]]",
-    chosen: "list[tuple[Study, str]]",
-    size: "Size",
-    named: list[str],
-) -> "list[tuple[Study, str]]":
+    found: "dict[str, tuple[Study, str]]", size: "Size", named: list[str]
+) -> "dict[str, tuple[Study, str]]":
     """The items without those whose size takes days or lacks data, unless they are named themselves."""
     left = {
         name: reason
-        for name, (study, item) in found.items()
-        if name not in named and (study, item) in chosen and (reason := study.sizes[size].not_here)
+        for name, (study, _) in found.items()
+        if name not in named and size in study.sizes and (reason := study.sizes[size].not_here)
     }
     for reason in dict.fromkeys(left.values()):
         names = ", ".join(name for name, own in left.items() if own == reason)
         err.print(f"left out at {size}: {names} ({reason}); name one to run it", markup=False, soft_wrap=True)
-    return [item for name, item in found.items() if item in chosen and name not in left]
+    return {name: item for name, item in found.items() if name not in left}
 
 
 def _find(names: list[str]) -> "dict[str, tuple[Study, str]]":

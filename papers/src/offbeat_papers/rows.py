@@ -275,7 +275,8 @@ def _text(value: Any) -> str:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        # A metric that is no number, such as one of a loss that overflowed, has no value.
+        return {key: _rounded(inner) for key, inner in value.items() if inner == inner}
     if isinstance(value, (list, tuple)):
         return [_rounded(inner) for inner in value]
     if not isinstance(value, float):

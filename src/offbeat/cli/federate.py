@@ -194,7 +194,7 @@ class _Federation:
             from offbeat.net.auth.ca import OwnAuthority
             from offbeat.net.auth.tokens import enrol
 
-        for folder in (SERVER, "helpers", "sites", "kits", "logs", "logs/helpers"):
+        for folder in (SERVER, "sites", "kits", "logs"):
             make_directory(self.directory / folder, private=True)
         state = self.directory / SERVER
         authority = OwnAuthority(state)
@@ -208,6 +208,7 @@ class _Federation:
     def start(self, name: str, *words: object) -> None:
         """Start a process of the command line; what the server prints is shown, all else goes to its log."""
         command = [*self.command, *map(str, words)]
+        make_directory(self.log(name).parent, private=True)
         with self.log(name).open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL, text=True,
