@@ -177,12 +177,12 @@ def aggregations(point: Point) -> dict[str, Any]:
     import torch
 
     from offbeat.algorithms.fedbuff import fedbuff
-    from offbeat.core.algorithm import Task
     from offbeat.core.commands import Aggregate
     from offbeat.core.global_model import GlobalModel
     from offbeat.core.layout import Layout
     from offbeat.core.learner import LocalResult
     from offbeat.core.model import Model
+    from offbeat.core.schedule import Task
 
     torch.set_num_threads(1)
     zeros = Model.empty(Layout.flat(point.parameters))

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import offbeat as ob
 from offbeat import experiment
-from offbeat.core.algorithm import SumOnly, Update, UpdateSum
+from offbeat.core.aggregator import SumOnly, Update, UpdateSum
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
 from offbeat.models.logistic import LogisticRegression

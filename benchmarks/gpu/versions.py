@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 import offbeat as ob
-from offbeat.core.algorithm import Algorithm, Task
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import Guard
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 
 ALGORITHMS: dict[str, tuple[Algorithm, int]] = {
     "FedBuff of 10": (ob.fedbuff(10, steps=1), 10),

@@ -30,19 +30,8 @@ from offbeat.algorithms.option_types import (
     Steps,
 )
 from offbeat.algorithms.schedules import Buffered, Rounds, train
-from offbeat.core.algorithm import (
-    Aggregator,
-    Algorithm,
-    FullWeight,
-    Schedule,
-    ScheduleWrapper,
-    ServerStep,
-    SumOnly,
-    Task,
-    Update,
-    UpdateSum,
-    View,
-)
+from offbeat.core.aggregator import Aggregator, FullWeight, SumOnly, Update, UpdateSum
+from offbeat.core.algorithm import Algorithm, ServerStep
 from offbeat.core.commands import (
     Aggregate,
     CancelTimer,
@@ -79,6 +68,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, flat
 from offbeat.core.programme import Programme, programme
+from offbeat.core.schedule import Schedule, ScheduleWrapper, Task, View
 from offbeat.core.staleness import (
     AgeWeight,
     ConstantWeight,

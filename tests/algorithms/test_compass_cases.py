@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import offbeat as ob
 from offbeat.algorithms.fedcompass import Compass, CompassSchedule
-from offbeat.core.algorithm import View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
+from offbeat.core.schedule import View
 from offbeat.core.server import Server
 from offbeat.testing import check_run
 from offbeat.testing.strategies import worlds

@@ -10,7 +10,8 @@ from msgspec.structs import replace as changed
 from torch import Tensor
 
 import offbeat as ob
-from offbeat.core.algorithm import Aggregator, ServerStep, Update
+from offbeat.core.aggregator import Aggregator, Update
+from offbeat.core.algorithm import ServerStep
 from offbeat.core.features import Feature
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors

@@ -10,7 +10,7 @@ from msgspec import structs
 
 import offbeat as ob
 from offbeat.algorithms.fedfa import Window
-from offbeat.core.algorithm import Aggregator, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.model import Model
 from tests.algorithms.pull import Pull, play, replay, same_model
 

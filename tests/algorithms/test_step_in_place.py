@@ -10,12 +10,13 @@ from torch import Tensor
 
 import offbeat as ob
 from offbeat.algorithms.aggregators import MeanOfModels, Mixing, SumOfDeltas
-from offbeat.core.algorithm import Aggregator, Task, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.guard import Guard, UpdateGuard, norms_of
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.core.schedule import Task
 from tests.sim.sim_worlds import HARD, digits, make, normed
 
 IN_PLACE = {

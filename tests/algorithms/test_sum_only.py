@@ -12,10 +12,11 @@ from offbeat.algorithms.fedat import TierWeights
 from offbeat.algorithms.feddyn import DynamicMean
 from offbeat.algorithms.port import Similarity
 from offbeat.algorithms.wireless.iterations import AgeWeighted
-from offbeat.core.algorithm import FullWeight, SumOnly, Task, Update, UpdateSum
+from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
 from offbeat.core.features import Feature
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from offbeat.core.staleness import AgeWeight, ConstantWeight, HingeWeight, PolynomialWeight
 
 LAYOUT = replace(Layout.flat(12), entries=(replace(Layout.flat(12).entries[0], shape=(3, 4)),))

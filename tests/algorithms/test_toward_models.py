@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from offbeat.algorithms.aggregators import toward_models
-from offbeat.core.algorithm import Task, Update
+from offbeat.core.aggregator import Update
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from offbeat.vectors.chunked import CHUNK
 
 C = [0.3, -0.7, 1 / 3]

@@ -86,9 +86,10 @@ def test_nobody_sends_through_a_channel_of_none():
 
 def test_weights_by_data_and_age():
     """Eq. 13 by hand: n = 1, 3, ages 0 and 2 at γ = 1/2: weights 1 and 3/4, of 7/4."""
-    from offbeat.core.algorithm import Task, Update
+    from offbeat.core.aggregator import Update
     from offbeat.core.layout import Layout
     from offbeat.core.model import Model
+    from offbeat.core.schedule import Task
 
     none = torch.zeros(0, dtype=torch.int64)
     base, now = (Model(Layout.flat(1), torch.tensor([v]), none) for v in (2.0, 9.0))
@@ -308,9 +309,10 @@ def test_a_codec_and_the_radio_for_any_algorithm_by_options():
 
 def test_weights_too_small_or_too_large_for_numbers():
     """γ^2000 = 0 in floating point, yet γ^1999 is twice that; 10^2000 is no number."""
-    from offbeat.core.algorithm import Task, Update
+    from offbeat.core.aggregator import Update
     from offbeat.core.layout import Layout
     from offbeat.core.model import Model
+    from offbeat.core.schedule import Task
 
     none = torch.zeros(0, dtype=torch.int64)
     now = Model(Layout.flat(1), torch.tensor([0.0]), none)

@@ -3,12 +3,12 @@
 import torch
 
 import offbeat as ob
-from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 
 
 def test_the_last_arrival_gives_the_integers():

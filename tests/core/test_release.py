@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core.algorithm import Task, Update
+from offbeat.core.aggregator import Update
 from offbeat.core.commands import Aggregate, Command, Drop, Stop
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import Arrived, Joined, Left, Lost, Released, Skipped, Timer
@@ -18,6 +18,7 @@ from offbeat.core.privacy.releases import (
     release_of,
 )
 from offbeat.core.release import EachUpdateInPlace, MadeAtOnce, Release
+from offbeat.core.schedule import Task
 
 SEEDS = ReleaseSeeds(lambda release: bytes(32), lambda task, release: bytes(32))
 FIRST, SECOND = Aggregate((0,), version=1), Aggregate((1,), version=2)

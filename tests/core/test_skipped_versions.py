@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 import offbeat as ob
-from offbeat.core.algorithm import Aggregator, ServerStep, Task, Update
+from offbeat.core.aggregator import Aggregator, Update
+from offbeat.core.algorithm import ServerStep
 from offbeat.core.commands import Aggregate
 from offbeat.core.events import Skipped
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import Guard
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.core.schedule import Task
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
 from tests.options import EVERY_FEATURE

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 import offbeat as ob
-from offbeat.core.algorithm import Aggregator, ServerStep, Update
+from offbeat.core.aggregator import Aggregator, Update
+from offbeat.core.algorithm import ServerStep
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.model import Model, Tensors
 

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 import offbeat as ob
-from offbeat.core.algorithm import Aggregator, Schedule, Update, View
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.commands import Command, Stop
 from offbeat.core.events import Arrived, Event
+from offbeat.core.schedule import Schedule, View
 from offbeat.core.wrapper import Wrapper
 
 MODULE = "tests.corpus.own"

@@ -7,13 +7,14 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core.algorithm import Task, Update
+from offbeat.core.aggregator import Update
 from offbeat.core.commands import Aggregate, Train
 from offbeat.core.events import Left
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from tests.golden.hand_driven import HandDriven
 from tests.golden.near import near
 

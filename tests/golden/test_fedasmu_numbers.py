@@ -7,10 +7,11 @@ import torch
 
 from offbeat.algorithms.fedasmu import AdaptiveMixing, Controls, FreshMerge, Merge
 from offbeat.algorithms.fedasmu.aggregation import ClientControls, slopes
-from offbeat.core.algorithm import Task, Update
+from offbeat.core.aggregator import Update
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.core.objective import FreshModel, LocalRun
+from offbeat.core.schedule import Task
 
 NO_INTEGERS = torch.zeros(0, dtype=torch.int64)
 

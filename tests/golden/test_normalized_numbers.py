@@ -9,11 +9,12 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.aggregators import Normalization, SumOfDeltas
 from offbeat.algorithms.fedlws import ShrunkMean, layers
-from offbeat.core.algorithm import Task, Update
+from offbeat.core.aggregator import Update
 from offbeat.core.events import Joined
 from offbeat.core.features import Feature
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from tests.golden.hand_driven import HandDriven
 from tests.golden.near import near
 

@@ -8,10 +8,11 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.aggregators import SumOfDeltas
 from offbeat.algorithms.port import Similarity
-from offbeat.core.algorithm import Task, Update
+from offbeat.core.aggregator import Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from offbeat.vectors.chunked import CHUNK
 from tests.golden.hand_driven import HandDriven
 from tests.golden.near import near

@@ -5,10 +5,12 @@ import torch
 
 import offbeat as ob
 from offbeat.algorithms.fedat import TierWeights
-from offbeat.core.algorithm import Algorithm, Task, Update
+from offbeat.core.aggregator import Update
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.events import Left
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from offbeat.local.objectives import Plain
 from tests.golden.hand_driven import HandDriven
 from tests.golden.near import near

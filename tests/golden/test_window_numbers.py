@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 import offbeat as ob
 from offbeat.algorithms.aggregators import Normalization
 from offbeat.algorithms.fedfa import Window
-from offbeat.core.algorithm import Task, Update
+from offbeat.core.aggregator import Update
 from offbeat.core.events import Joined
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from offbeat.vectors.arithmetic import RunningWindow
 from tests.golden.hand_driven import HandDriven
 from tests.golden.near import near

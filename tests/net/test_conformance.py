@@ -10,11 +10,11 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
-from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.schedule import Task
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.secure.private_update import private_update
 from offbeat.net.secure.release_seeds import FreshSeeds

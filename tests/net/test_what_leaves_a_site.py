@@ -12,9 +12,9 @@ import torch
 
 import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy
-from offbeat.core.algorithm import Schedule
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
+from offbeat.core.schedule import Schedule
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.models.specs import LogisticSpec, ModelMaker
 from offbeat.net import SitePolicy, join

@@ -6,9 +6,9 @@ from typing import Any
 
 import offbeat as ob
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import CancelTimer, Command, SetTimer, Stop, Train
 from offbeat.core.events import Begin, Event, Timer
+from offbeat.core.schedule import Schedule, View
 from offbeat.local.objectives import Plain
 
 

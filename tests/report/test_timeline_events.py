@@ -9,10 +9,10 @@ from matplotlib.image import imread
 
 import offbeat as ob
 from offbeat.algorithms.schedules import Buffered
-from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Command, Recall
 from offbeat.core.events import Arrived, Event
 from offbeat.core.programme import Programme
+from offbeat.core.schedule import Schedule, View
 from offbeat.report import make_timeline, read_activity, write_figures, write_html
 from offbeat.report.interactive import timeline_figure
 from offbeat.report.palette import Style

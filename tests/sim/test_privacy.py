@@ -14,7 +14,7 @@ from msgspec.structs import replace
 import offbeat as ob
 from offbeat import experiment
 from offbeat.algorithms.privacy.private import sum_only
-from offbeat.core.algorithm import UpdateSum
+from offbeat.core.aggregator import UpdateSum
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.privacy.accounting import epsilon_of, largest_mu

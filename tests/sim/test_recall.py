@@ -11,12 +11,13 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.aggregators import SumOfDeltas
 from offbeat.algorithms.schedules import train
-from offbeat.core.algorithm import Algorithm, Schedule, View
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Recall, SetTimer
 from offbeat.core.events import Arrived, Begin, Event, Timer
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalTask
 from offbeat.core.programme import Programme
+from offbeat.core.schedule import Schedule, View
 from offbeat.local.objectives import Plain
 from offbeat.sim.replay import replay
 from offbeat.world.population import Population

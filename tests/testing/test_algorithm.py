@@ -9,10 +9,10 @@ import pytest
 
 import offbeat as ob
 from offbeat.algorithms.schedules import Buffered
-from offbeat.core.algorithm import View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, Event
 from offbeat.core.programme import Programme
+from offbeat.core.schedule import View
 from offbeat.testing import CALM, HARD, JournalError, algorithm, check_algorithm, random_worlds
 from offbeat.testing.algorithm import _check_summary, check_run
 

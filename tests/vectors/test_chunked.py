@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.schedule import Task
 from offbeat.vectors import chunked
 
 SIZE = 2 * chunked.LONG + 12_345  # the last piece is odd

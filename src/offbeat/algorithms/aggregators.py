@@ -14,9 +14,11 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offbeat.algorithms.option_types import Memory, ServerRate
-from offbeat.core.algorithm import Aggregator, FullWeight, ServerStep, SumOnly, Task, Update, UpdateSum
+from offbeat.core.aggregator import Aggregator, FullWeight, SumOnly, Update, UpdateSum
+from offbeat.core.algorithm import ServerStep
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
+from offbeat.core.schedule import Task
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_steps, weighted_sum

@@ -40,17 +40,8 @@ from torch import Tensor
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Concurrency, Epochs, Positive, ProximalWeight, Share, Steps
 from offbeat.algorithms.schedules import Buffered
-from offbeat.core.algorithm import (
-    Algorithm,
-    FullWeight,
-    Schedule,
-    ScheduleWrapper,
-    SumOnly,
-    Task,
-    Update,
-    UpdateSum,
-    View,
-)
+from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Command, Train
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, ClientId, Event, Metrics
@@ -59,6 +50,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
+from offbeat.core.schedule import Schedule, ScheduleWrapper, Task, View
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 

@@ -20,11 +20,13 @@ from offbeat.algorithms.option_types import Positive
 from offbeat.algorithms.robust import Clipped, RobustAggregator, RobustSpec
 from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.codec import CodecSpec
-from offbeat.core.algorithm import Aggregator, Algorithm, unwrap_schedule
+from offbeat.core.aggregator import Aggregator
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Buffers, unwrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
+from offbeat.core.schedule import unwrap_schedule
 from offbeat.core.validation import did_you_mean, format_error
 from offbeat.core.wrapper import layer, strip
 from offbeat.named import named_errors

@@ -15,12 +15,14 @@ from typing import Any
 
 from offbeat.algorithms.factory import Factory, year
 from offbeat.algorithms.privacy.private import check_sums
-from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ServerStep
+from offbeat.core.aggregator import Aggregator
+from offbeat.core.algorithm import Algorithm, ServerStep
 from offbeat.core.buffers import POLICIES, unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, NONE, Feature
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.privacy_options import Privacy, Secure
+from offbeat.core.schedule import Schedule
 
 _CONTRACTS = (Schedule, Aggregator, ServerStep, Objective)
 

@@ -30,12 +30,14 @@ from offbeat.algorithms.aggregators import MeanOfModels, by_samples, from_memory
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Epochs, ProximalWeight, Steps
 from offbeat.algorithms.schedules import Round, train
-from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
+from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
+from offbeat.core.schedule import Schedule, Task, View
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Proximal

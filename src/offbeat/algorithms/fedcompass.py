@@ -26,9 +26,10 @@ from offbeat.algorithms.aggregators import Momentum, Normalization, SumOfDeltas
 from offbeat.algorithms.compass_times import RULES, CompassTimes
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Count, Memory
-from offbeat.core.algorithm import Algorithm, Schedule, View
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
+from offbeat.core.schedule import Schedule, View
 from offbeat.core.staleness import PolynomialWeight, StalenessWeight
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain

@@ -19,12 +19,14 @@ from offbeat.algorithms.aggregators import from_memory, toward_bases, toward_mod
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Concurrency, Epochs, Positive, Steps
 from offbeat.algorithms.schedules import Rounds
-from offbeat.core.algorithm import Algorithm, FullWeight, SumOnly, Task, Update, UpdateSum
+from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
+from offbeat.core.schedule import Task
 from offbeat.core.validation import checked_dataclass
 
 __all__ = ["Dynamic", "DynamicMean", "feddyn"]

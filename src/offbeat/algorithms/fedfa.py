@@ -26,7 +26,8 @@ from offbeat.algorithms.aggregators import Normalization
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Concurrency, Count, Epochs, ProximalWeight, ServerRate, Steps
 from offbeat.algorithms.schedules import Buffered
-from offbeat.core.algorithm import Aggregator, Algorithm, Update
+from offbeat.core.aggregator import Aggregator, Update
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import programme

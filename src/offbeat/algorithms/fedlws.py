@@ -11,7 +11,8 @@ from offbeat.algorithms.aggregators import MeanOfModels
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Concurrency, Epochs, NonNegative, Positive, Steps
 from offbeat.algorithms.schedules import Rounds
-from offbeat.core.algorithm import Aggregator, Algorithm, Update
+from offbeat.core.aggregator import Aggregator, Update
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.features import Feature
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors

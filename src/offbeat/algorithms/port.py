@@ -25,12 +25,14 @@ from offbeat.algorithms.aggregators import by_samples, shares, toward_bases, tow
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Concurrency, Count, Epochs, NonNegative, Steps
 from offbeat.algorithms.schedules import train
-from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
+from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Recall
 from offbeat.core.events import Arrived, Event, TaskId
 from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
+from offbeat.core.schedule import Schedule, Task, View
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 from offbeat.vectors.arithmetic import chunks, head, weighted_sum

@@ -6,10 +6,10 @@ from dataclasses import field
 from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.option_types import Concurrency, Count
-from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId
 from offbeat.core.programme import Programme
+from offbeat.core.schedule import Schedule, View
 from offbeat.core.validation import checked_dataclass
 
 

@@ -44,7 +44,6 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from offbeat.core.algorithm import Schedule
 from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
 from offbeat.core.events import (
     Arrived,
@@ -64,6 +63,7 @@ from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Until
 from offbeat.core.privacy.releases import PrivacyLedger, SavedLedger
+from offbeat.core.schedule import Schedule
 from offbeat.core.server import UNSEEN, SavedServer, Server
 
 

@@ -11,7 +11,8 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.algorithm import Algorithm, Task, Update, check_layout
+from offbeat.core.aggregator import Update
+from offbeat.core.algorithm import Algorithm, check_layout
 from offbeat.core.buffer_domains import domains_of
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
@@ -23,6 +24,7 @@ from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.release import EachUpdate, Release
 from offbeat.core.root import ROOT_UPDATE, TrainRoot
+from offbeat.core.schedule import Task
 
 
 class GlobalModel:

@@ -46,7 +46,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from offbeat.core.algorithm import Update
+from offbeat.core.aggregator import Update
 from offbeat.core.client_norms import LOOKS, QUORUM, ClientNorms
 from offbeat.core.events import ClientId, TaskId, Version
 from offbeat.core.layout import Layout

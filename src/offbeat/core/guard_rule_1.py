@@ -28,7 +28,7 @@ from math import isfinite, sqrt
 
 from torch import Tensor
 
-from offbeat.core.algorithm import Update
+from offbeat.core.aggregator import Update
 from offbeat.core.events import ClientId, TaskId, Version
 from offbeat.core.guard import (
     FIRST,

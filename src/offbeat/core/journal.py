@@ -11,9 +11,9 @@ from msgspec import Struct, convert, json
 from msgspec.structs import asdict, replace
 
 from offbeat.core import commands, events
-from offbeat.core.algorithm import Task
 from offbeat.core.errors import RunError
 from offbeat.core.fleet import Labels
+from offbeat.core.schedule import Task
 
 EVENT_NAMES = (
     "joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer", "skipped",

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from offbeat.core.algorithm import Aggregator, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Event, Released, TaskId

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from offbeat.core.algorithm import Algorithm, Schedule
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
+from offbeat.core.schedule import Schedule
 from offbeat.core.wrapper import Wrapper
 
 RULE = "schedule_rule"

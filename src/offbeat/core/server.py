@@ -24,10 +24,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from offbeat.core import commands, events
-from offbeat.core.algorithm import Schedule, Task
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Event, TaskId, Version
 from offbeat.core.fleet import Fleet, Labels, SavedFleet
+from offbeat.core.schedule import Schedule, Task
 from offbeat.core.streams import Purpose, SavedStream, restore_stream, save_stream, stream
 
 UNSEEN = frozenset(
@@ -105,7 +105,7 @@ class Server:
         # Whether the answer to a `Measure` is still to come.
         self._measuring = False
 
-    # ---- the state as a schedule sees it (core.algorithm.View) ----
+    # ---- the state as a schedule sees it (core.schedule.View) ----
 
     @property
     def running(self) -> int:

@@ -13,13 +13,15 @@ from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.codec import CodecSpec
-from offbeat.core.algorithm import Algorithm, SumOnly, Task
+from offbeat.core.aggregator import SumOnly
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.privacy_options import Privacy
+from offbeat.core.schedule import Task
 from offbeat.core.validation import format_error
 from offbeat.experiment import Experiment
 from offbeat.local.description import describe_learner, model_of

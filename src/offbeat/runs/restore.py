@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from offbeat.core.algorithm import Update
+from offbeat.core.aggregator import Update
 from offbeat.core.buffer_domains import AnyBuffers
 from offbeat.core.errors import DamageError
 from offbeat.core.events import TaskId, Version

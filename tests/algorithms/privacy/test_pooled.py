@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.privacy.pooled import NEWER, Pooled, PooledUpdate, Pools
 from offbeat.algorithms.privacy.private import complete_privacy, sum_only, with_privacy
-from offbeat.core.algorithm import Algorithm, View
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import Until
 from offbeat.core.privacy.privacy_options import Noise, Privacy, Secure
+from offbeat.core.schedule import View
 from offbeat.sim.result import Run
 from offbeat.sim.simulate import simulate
 from offbeat.testing.algorithm import check_algorithm

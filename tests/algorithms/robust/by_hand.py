@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import torch
 
-from offbeat.core.algorithm import Aggregator, Task, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
 from offbeat.core.root import ROOT_UPDATE
+from offbeat.core.schedule import Task
 
 
 def updates(

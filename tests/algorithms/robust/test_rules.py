@@ -23,7 +23,7 @@ from offbeat.algorithms.robust import (
     ZenoPlus,
 )
 from offbeat.algorithms.robust.distances import gram
-from offbeat.core.algorithm import Update
+from offbeat.core.aggregator import Update
 from offbeat.vectors.chunked import CHUNK
 from tests.algorithms.robust.by_hand import step, updates
 from tests.sampling import examples

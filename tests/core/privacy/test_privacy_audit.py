@@ -14,12 +14,13 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core.algorithm import SumOnly, Task, Update
+from offbeat.core.aggregator import SumOnly, Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.core.privacy import sums
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan, ReleaseSeeds, SummedUpdates
+from offbeat.core.schedule import Task
 
 SIZE, CLIENTS, RELEASES, CLIP = 50, 2, 4, 0.5
 LAYOUT = Layout.flat(SIZE)

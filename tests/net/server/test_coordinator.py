@@ -12,11 +12,11 @@ import torch
 
 import offbeat as ob
 from offbeat.codec import TopK
-from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Command, Discard, SetTimer, Train, Upload
 from offbeat.core.events import Begin, Event, Joined, Ready
 from offbeat.core.features import Feature
 from offbeat.core.learner import NoTraining
+from offbeat.core.schedule import Schedule, View
 from offbeat.net.messages import (
     FromServer,
     Heartbeat,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core.algorithm import Task
 from offbeat.core.commands import Train
+from offbeat.core.schedule import Task
 from offbeat.core.server import Server
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateAck, UpdateSubmission
 from offbeat.net.server.deadlines import Deadlines

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
-from offbeat.core.algorithm import Task
+from offbeat.core.schedule import Task
 from offbeat.net.messages import Heartbeat, Leave, Register, TaskAssignment, TaskFailed, UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.deadlines import FACTOR

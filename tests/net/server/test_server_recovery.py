@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 import offbeat as ob
-from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.root import train_root
+from offbeat.core.schedule import Task
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore, damaged_updates
 from offbeat.net.server.effects import Effects

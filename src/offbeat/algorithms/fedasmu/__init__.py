@@ -39,10 +39,11 @@ from offbeat.algorithms.fedasmu.requests import (
 )
 from offbeat.algorithms.option_types import Count, Epochs, Positive, Steps
 from offbeat.algorithms.schedules import train
-from offbeat.core.algorithm import Algorithm, Schedule, View
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Drop, SetTimer
 from offbeat.core.events import Arrived, Begin, Event, Joined, Timer
 from offbeat.core.programme import Programme, programme
+from offbeat.core.schedule import Schedule, View
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
 from offbeat.algorithms.option_types import Count, NonNegative, Positive
-from offbeat.core.algorithm import Aggregator, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.validation import checked_dataclass

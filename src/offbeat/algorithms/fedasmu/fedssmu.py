@@ -20,10 +20,11 @@ from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge, MergeOption
 from offbeat.algorithms.fedasmu.requests import AskEvery, LearnedTiming, Selector, with_requests
 from offbeat.algorithms.option_types import Concurrency, Count, Epochs, Steps
 from offbeat.algorithms.schedules import train
-from offbeat.core.algorithm import Algorithm, Schedule, View
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Drop, Send
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, WantsModel
 from offbeat.core.programme import Programme, programme
+from offbeat.core.schedule import Schedule, View
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 

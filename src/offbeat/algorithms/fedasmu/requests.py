@@ -27,12 +27,12 @@ from torch.nn.functional import logsigmoid
 
 from offbeat.algorithms.fedasmu.merging import FreshMerge
 from offbeat.algorithms.option_types import NonNegative, Share
-from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Send, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.core.objective import Objective
 from offbeat.core.saved_state import to_plain
+from offbeat.core.schedule import Schedule, ScheduleWrapper, View
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import checked_dataclass
 

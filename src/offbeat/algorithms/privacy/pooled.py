@@ -21,12 +21,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from offbeat.core.algorithm import FullWeight, Schedule, ScheduleWrapper, SumOnly, View
+from offbeat.core.aggregator import FullWeight, SumOnly
 from offbeat.core.commands import Aggregate, Command, Drop, Stop
 from offbeat.core.events import Begin, ClientId, Event, TaskId
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.sums import integer_weight, largest_weight
+from offbeat.core.schedule import Schedule, ScheduleWrapper, View
 
 NEWER = "a newer update of its client waits for a release"
 """Why an update is dropped that was pooled."""

@@ -9,7 +9,8 @@ from offbeat.algorithms.fedfa import Window
 from offbeat.algorithms.privacy.pooled import Pooled
 from offbeat.algorithms.robust import Clipped, RobustAggregator
 from offbeat.algorithms.wireless.iterations import AgeWeighted
-from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, SumOnly
+from offbeat.core.aggregator import Aggregator, SumOnly
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import UNSENT
 from offbeat.core.features import Feature
 from offbeat.core.layout import Layout
@@ -17,6 +18,7 @@ from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import CLIENTS
 from offbeat.core.privacy.privacy_options import MOST, Privacy
 from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.schedule import Schedule
 from offbeat.core.staleness import AgeWeight
 from offbeat.core.wrapper import Wrapper, strip
 

@@ -17,7 +17,7 @@ from offbeat.algorithms.option_types import ServerRate
 from offbeat.algorithms.robust.median import median
 from offbeat.algorithms.robust.rule import Malicious
 from offbeat.algorithms.robust.trimmed_mean import trimmed_mean
-from offbeat.core.algorithm import Aggregator, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.algorithm import Aggregator, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors

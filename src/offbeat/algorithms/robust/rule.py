@@ -9,7 +9,7 @@ from torch import Tensor
 
 from offbeat.algorithms.option_types import ServerRate
 from offbeat.algorithms.robust.distances import gram
-from offbeat.core.algorithm import Aggregator, Update
+from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors

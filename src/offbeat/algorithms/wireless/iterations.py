@@ -28,12 +28,14 @@ from offbeat.algorithms.schedules import Round, train
 from offbeat.algorithms.wireless.bandwidth import Halving, equal_bits, with_decayed_lr
 from offbeat.algorithms.wireless.policies import Candidate, DataImportance, Policy
 from offbeat.codec import AnyCodec, SparseQuantised
-from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
+from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Discard, Measure, SetTimer, Upload
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, Measured, Ready, Timer
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
+from offbeat.core.schedule import Schedule, Task, View
 from offbeat.core.staleness import AgeWeight
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import checked_dataclass

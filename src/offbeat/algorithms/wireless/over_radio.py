@@ -14,10 +14,10 @@ from pydantic import Field
 
 from offbeat.algorithms.option_types import Positive
 from offbeat.algorithms.wireless.bandwidth import Halving, with_decayed_lr
-from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Measure, Train, Upload
 from offbeat.core.events import ClientId, Event, Left, Measured, Ready
 from offbeat.core.features import Feature
+from offbeat.core.schedule import Schedule, ScheduleWrapper, View
 from offbeat.core.validation import checked_dataclass
 
 

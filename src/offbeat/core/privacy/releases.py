@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.algorithm import Aggregator, SumOnly, Task, Update, UpdateSum
+from offbeat.core.aggregator import Aggregator, SumOnly, Update, UpdateSum
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError, RunError
 from offbeat.core.events import ClientId, Event, Released, TaskId, Version
@@ -42,6 +42,7 @@ from offbeat.core.privacy.privacy_options import Noise, Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.sums import Integers, SumGrid, clipped, largest_weight
 from offbeat.core.release import Check, EachUpdateInPlace, MadeAtOnce, Release
+from offbeat.core.schedule import Task
 from offbeat.core.server import UNSEEN
 
 LEAST_SIGMA = 10_000

@@ -21,12 +21,12 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import TaskId, Version
 from offbeat.core.privacy.sums import Integers
 from offbeat.core.release import EachUpdate, Release
+from offbeat.core.schedule import Task
 from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import database_error, reading

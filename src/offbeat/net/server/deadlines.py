@@ -10,8 +10,8 @@ from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from math import inf
 
-from offbeat.core.algorithm import Task
 from offbeat.core.events import ClientId, TaskId
+from offbeat.core.schedule import Task
 from offbeat.core.server import Server
 from offbeat.net.server.lazy_heap import LazyHeap
 from offbeat.net.server.site_registry import Registry

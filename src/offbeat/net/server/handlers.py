@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from offbeat.core.algorithm import Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
+from offbeat.core.schedule import Task
 from offbeat.experiment import PreparedRun
 from offbeat.local.batches import steps_per_epoch
 from offbeat.net.messages import (

@@ -12,9 +12,9 @@ from hashlib import sha256
 from msgspec import MsgspecError, convert, msgpack
 from xxhash import xxh3_128_hexdigest
 
-from offbeat.core.algorithm import Schedule
 from offbeat.core.errors import DamageError
 from offbeat.core.saved_state import describe_types, state_type
+from offbeat.core.schedule import Schedule
 from offbeat.core.wrapper import Wrapper
 from offbeat.net.server.coordinator import Coordinator, SavedRun
 from offbeat.runs.record import Checkpoint, RunRecord

@@ -9,7 +9,6 @@ from enum import IntEnum
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from offbeat.core.algorithm import Task
 from offbeat.core.commands import Command, Discard, Send, Train, Upload
 from offbeat.core.events import (
     Arrived,
@@ -22,6 +21,7 @@ from offbeat.core.events import (
     TaskId,
     WantsModel,
 )
+from offbeat.core.schedule import Task
 
 REMEMBERED = 16
 """Last tasks of a site whose end is known. It holds one, and may tell of it again after a lost answer."""
