@@ -18,8 +18,7 @@ from offbeat.backup.backup import backup
 from offbeat.backup.manifest import MANIFEST, Manifest, copies_in
 from offbeat.backup.restore import restore
 from offbeat.core.errors import DamageError, RunError, UsageError
-from offbeat.net.server.durable_store import damaged_updates
-from offbeat.net.server.stored_updates import StoredUpdates
+from offbeat.net.server.stored_updates import StoredUpdates, damaged_updates
 from offbeat.runs.lock import lock
 from offbeat.runs.record import read_run
 from offbeat.runs.verify import verify

@@ -13,7 +13,7 @@ from offbeat.backup.run_copy import RunCopy, check_is_run, copy_run, identity
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.net.audit import problems
 from offbeat.net.audit_record import audit_rows
-from offbeat.net.server.durable_store import damaged_updates
+from offbeat.net.server.stored_updates import damaged_updates
 from offbeat.runs.files import sync_directory
 from offbeat.runs.lock import lock
 from offbeat.runs.record import RunRecord, holds_run, read_run

@@ -80,7 +80,7 @@ def _replayed(verification: "Verification", allowed: "Allowed") -> int:
         from offbeat.net.audit import problems
         from offbeat.net.audit_record import audit_rows
         from offbeat.net.auth.tokens import read
-        from offbeat.net.server.durable_store import damaged_updates
+        from offbeat.net.server.stored_updates import damaged_updates
 
         with verification.noting():
             verification.problems += damaged_updates(record)

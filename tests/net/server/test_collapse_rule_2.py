@@ -8,7 +8,7 @@ import offbeat as ob
 from offbeat.core.guard import GUARD_RULE
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
-from offbeat.net.server.durable_store import collapse_of
+from offbeat.net.server.recovery import collapse_of
 from tests.sampling import thorough
 from tests.sim.three_classes import OPTIONS, net
 

@@ -19,10 +19,10 @@ from offbeat.net.audit import OPERATOR
 from offbeat.net.messages import Leave
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.prometheus import exposition
-from offbeat.net.server.durable_store import DurableStore, damaged_updates
+from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.mirror import DirectoryMirror, mirror_of
 from offbeat.net.server.state_files import StateFiles
-from offbeat.net.server.stored_updates import StoredUpdates
+from offbeat.net.server.stored_updates import StoredUpdates, damaged_updates
 from offbeat.runs.record import read_run
 from offbeat.runs.verify import verify
 from tests.backup.served_run import NOISE, ServedRun, coordinator_of, recovered, seeds_in

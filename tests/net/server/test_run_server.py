@@ -82,10 +82,12 @@ def test_a_block_that_ends_leaves_the_run_which_goes_on(tmp_path: Path) -> None:
 
 def to_its_end(versions: int, directory: Path, state: Path | None = None, **options: object) -> str | None:
     """Serve a run to one site until the run ends."""
-    with serve(experiment(versions, **options), directory, "127.0.0.1:0") as server:
+    with serve(experiment(versions, **options), directory, "127.0.0.1:0", linger=120) as server:
         site = join(f"127.0.0.1:{server.port}", SOURCE.train, name="north", state=state)
-        assert in_thread(site).result(120) == server.wait(120)
-        return server.wait(120)
+        reason = in_thread(site).result(120)
+        server.leave()  # the one site knows of the end
+        assert server.wait(120) == reason
+        return reason
 
 
 def test_a_run_that_has_ended_goes_on_under_other_limits(tmp_path: Path) -> None:

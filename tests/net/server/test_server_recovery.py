@@ -24,9 +24,9 @@ from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.root import train_root
 from offbeat.core.schedule import Task
 from offbeat.net.server.coordinator import Coordinator
-from offbeat.net.server.durable_store import DurableStore, damaged_updates
+from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
-from offbeat.net.server.stored_updates import UPDATES
+from offbeat.net.server.stored_updates import UPDATES, damaged_updates
 from offbeat.sim.replay import replay
 from tests.conformance.settings import OPTIONS, SEED, SPEEDS
 from tests.ended import ended_files

@@ -8,8 +8,7 @@ import torch
 import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.experiment import PreparedRun
-from offbeat.net.server.durable_store import damaged_updates
-from offbeat.net.server.stored_updates import UPDATES, StoredUpdates
+from offbeat.net.server.stored_updates import UPDATES, StoredUpdates, damaged_updates
 from offbeat.net.server.without_site import contribution, replay_without
 from tests.net.server.test_rollback import ALGORITHMS, LAYOUT, MODEL, Federation, collapse
 

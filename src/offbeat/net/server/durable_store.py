@@ -9,8 +9,7 @@ taken in once more, in the order of the journal.
 import json
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,10 @@ import torch
 
 from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
-from offbeat.core.events import Arrived, TaskId, Version
+from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import GUARD_RULE
-from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
@@ -33,33 +31,20 @@ from offbeat.net.audit import INSERT, SERVER, TABLE, AuditLog
 from offbeat.net.audit_record import open_audit
 from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server import recovery_snapshot, stored_updates
-from offbeat.net.server.collapse import Collapse, CollapseDetector
-from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
-from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, LoggedUpdate, SiteRow
 from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
+from offbeat.net.server.recovery import recover
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
-from offbeat.net.server.stored_updates import (
-    NEWEST,
-    UPDATES,
-    Stored,
-    StoredUpdates,
-    UpdateDamageError,
-    no_update,
-    read_stored,
-    recorded_update,
-)
 from offbeat.runs.best import BestModel
 from offbeat.runs.checksums import Key
-from offbeat.runs.damage import damage
 from offbeat.runs.extension import limits_meta
 from offbeat.runs.files import make_directory
 from offbeat.runs.packing import pack_tensors
-from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
-from offbeat.runs.schema import DATABASE, Metric
+from offbeat.runs.record import read_run
+from offbeat.runs.restore import read_version
+from offbeat.runs.schema import Metric
 from offbeat.runs.store import RunStore, Statement
 
 log = logging.getLogger(__name__)
@@ -335,147 +320,15 @@ def _packed(update: LoggedUpdate) -> bytes | None:
     return update
 
 
-def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnapshots) -> None:
-    """Bring a new coordinator to where a run's record ends.
-
-    The state at the checkpoint is that of the snapshot, or else follows from the journal before it. Then the
-    journal after it is repeated, with its updates.
-
-    A task whose update is damaged is aggregated without it. The journal stays as it is: what sites were
-    told stays true, and no other update is lost. The log says so, and the coordinator counts it. Not with
-    privacy: the sums with and without the update would be released with the same noise.
-
-    Args:
-        record: The run.
-        coordinator: A new one.
-        snapshots: Reads the snapshot.
-
-    Raises:
-        DamageError: A file is missing, or damaged beyond single updates.
-        ReplayError: The coordinator does not repeat the journal.
-    """
-    checkpoint = record.checkpoint()
-    if checkpoint is None:
-        raise damage(record.path / DATABASE, "has no checkpoint")
-    guard, clients = coordinator.experiment.guard, coordinator.options.clients
-    follow_recorded_rules(coordinator.tensors, record, guard, clients)
-    coordinator.driver.collapse = collapse_of(recorded_rule(record))
-    for name, client, labels in record.sites():
-        coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
-    restored = snapshots.restore(record, checkpoint)
-    if not restored:
-        coordinator.replay(record.rows(limit=checkpoint.journal), None)
-    damaged: list[TaskId] = []
-
-    def without(task: TaskId, error: Exception) -> None:
-        coordinator.tensors.release.excuse(task, error, record.path)
-        damaged.append(task)
-        log.error("the stored update of task %d is damaged (%s): it is aggregated without it", task, error)
-
-    restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint, without)
-    load_version = partial(read_version, coordinator.tensors.model.layout, record.path)
-    rows = record.rows(after=checkpoint.journal - 1)
-    # The state that was restored has the evaluations before the checkpoint, and has judged them.
-    evaluations = record.evaluations(after=checkpoint.metrics - 1 if restored else None)
-    good = None
-    if coordinator.options.rollback:
-        since = checkpoint.journal - 1 if restored else None
-        rollbacks = [row for row in record.rows("event", after=since) if row.name == "rolled_back"]
-        first = coordinator.driver.rolled_back if restored else 0
-        good = _judge_again(evaluations, rollbacks, coordinator.driver.collapse, first)
-    stored = _updates_since_checkpoint(record)
-
-    def load(event: Arrived) -> LocalResult:
-        return recorded_update(record, stored.pop(event.task, None), without, event)
-
-    coordinator.replay(rows, load, load_version, good)
-    for metric in evaluations:
-        coordinator.replay_evaluation(metric)
-    coordinator.rejected.update(record.meta.get("rejected", {}))
-    if damaged:
-        coordinator.rejected["damaged"] += len(damaged)
-    coordinator.end_replay(record.duration)
-
-
 def _evaluated(directory: Path) -> Iterator[tuple[Version, float]]:
     """Version and time of each evaluation that a run has recorded."""
     yield from ((metric.version, metric.t) for metric in read_run(directory).evaluations())
-
-
-def collapse_of(rule: int) -> Collapse:
-    """The rule of collapse of a run that has recorded this number."""
-    earlier: dict[int, Callable[[], Collapse]] = {1: CollapseDetectorRule1, 2: CollapseDetectorRule2}
-    return earlier.get(rule, CollapseDetector)()
-
-
-def _judge_again(
-    evaluations: Iterable[Metric], rolled_back: Iterable[Row], collapse: Collapse, first: Version
-) -> Version | None:
-    """Have evaluations judged as they were; the version to which a rollback goes, if one of them is good.
-
-    Args:
-        evaluations: Those that the rule has not judged yet.
-        rolled_back: The rows of the rollbacks that it has not heard of yet.
-        collapse: The rule.
-        first: The version that the last rollback made of which it has heard; 0 before any.
-    """
-    rollbacks = deque((row.flat()["to"], row.flat()["version"]) for row in rolled_back)
-    withdrawn = [range(to + 1, version) for to, version in rollbacks]
-    good = None
-    for metric in evaluations:
-        # The guard has demanded these: the version that they made, or a later one, is evaluated here.
-        while rollbacks and rollbacks[0][1] <= metric.version:
-            collapse.withdraw()
-            first = rollbacks.popleft()[1]
-        if metric.version < first and not collapse.judges_withdrawn:
-            continue
-        collapsed = collapse.judge(metric.found) is not None
-        if collapse.good and not any(metric.version in versions for versions in withdrawn):
-            good = metric.version
-        if rollbacks and collapsed:
-            collapse.withdraw()
-            first = rollbacks.popleft()[1]
-    if rollbacks:
-        collapse.withdraw()
-    return good
 
 
 def _with_rules(meta: Mapping[str, Any], coordinator: Coordinator) -> dict[str, Any]:
     """What a run records at its beginning, with the numbers of the rules that it follows."""
     described = {**meta["algorithm"], **described_rule(coordinator.algorithm)}
     return {"guard_rule": GUARD_RULE, **meta, "algorithm": described}
-
-
-def damaged_updates(record: RunRecord) -> Iterator[str]:
-    """A line for each stored update that is damaged or missing, with what to do."""
-    if not record.has_table("updates"):
-        return
-    checkpoint = record.checkpoint()
-    after = record.rows("event", after=checkpoint.journal - 1) if checkpoint is not None else ()
-    missing = {row.task for row in after if row.name == "arrived"}
-    for task, stored in StoredUpdates(record):
-        missing.discard(task)
-        path = record.path / (DATABASE if stored[0] is not None else UPDATES)
-        try:
-            saved = read_stored(record, stored)
-            if int(saved["task"]) != task:
-                raise ValueError(f"it is the one of task {int(saved['task'])}")
-        except DamageError as error:
-            yield str(error)
-        except (UpdateDamageError, ValueError, KeyError, TypeError, RuntimeError) as error:
-            what = DamageError(
-                path, f"has a damaged update of task {task} ({error})", "this update",
-                "restore the directory from a copy, or serve it: the task is aggregated without it",
-            )  # fmt: skip
-            yield str(what)
-    for task in sorted(task for task in missing if task is not None):
-        yield str(no_update(record, task))
-
-
-def _updates_since_checkpoint(record: RunRecord) -> dict[TaskId, Stored]:
-    """The updates since the checkpoint by task. Those with their tensors are at most `MOST_SMALL` bytes."""
-    found = record.select(f"SELECT task, tensors, begin, bytes FROM {NEWEST}")
-    return {task: (data, begin, size) for task, data, begin, size in found}
 
 
 def _register(sites: Iterable[SiteRow]) -> list[Statement]:

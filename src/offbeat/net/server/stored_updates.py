@@ -138,3 +138,29 @@ def recorded_update(
 def no_update(record: RunRecord, task: TaskId) -> DamageError:
     """The error of an update that is missing."""
     return damage(record.path / DATABASE, f"has no update of task {task}")
+
+
+def damaged_updates(record: RunRecord) -> Iterator[str]:
+    """A line for each stored update that is damaged or missing, with what to do."""
+    if not record.has_table("updates"):
+        return
+    checkpoint = record.checkpoint()
+    after = record.rows("event", after=checkpoint.journal - 1) if checkpoint is not None else ()
+    missing = {row.task for row in after if row.name == "arrived"}
+    for task, stored in StoredUpdates(record):
+        missing.discard(task)
+        path = record.path / (DATABASE if stored[0] is not None else UPDATES)
+        try:
+            saved = read_stored(record, stored)
+            if int(saved["task"]) != task:
+                raise ValueError(f"it is the one of task {int(saved['task'])}")
+        except DamageError as error:
+            yield str(error)
+        except (UpdateDamageError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            what = DamageError(
+                path, f"has a damaged update of task {task} ({error})", "this update",
+                "restore the directory from a copy, or serve it: the task is aggregated without it",
+            )  # fmt: skip
+            yield str(what)
+    for task in sorted(task for task in missing if task is not None):
+        yield str(no_update(record, task))
