@@ -33,7 +33,7 @@ def test_the_page_in_the_documentation_is_what_the_rows_give() -> None:
 
 def test_claims_count_once_and_have_runs_on_real_data() -> None:
     found = Findings(judged_rows())
-    assert len({claim.measured.key for claim in found.claims}) == len(found.claims)
+    assert len({claim.measured.asked for claim in found.claims}) == len(found.claims)
     assert {claim.verdict for claim in found.claims} <= {
         Verdict.HELD, Verdict.NOT_HELD, Verdict.NO_DIFFERENCE, Verdict.UNDECIDED,
     }  # fmt: skip

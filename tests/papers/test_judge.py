@@ -158,6 +158,20 @@ def test_claims_that_compare_the_same_numbers_are_one(tmp_path: Path) -> None:
     assert first.verdict == second.verdict
 
 
+def test_claims_on_the_same_numbers_are_adjusted_once_whatever_they_ask(tmp_path: Path) -> None:
+    nearly = tuple(value * factor for value, factor in zip(SLOW, (1.0, 1.25, 1.1), strict=False))
+    found = []
+    for claims in ([FASTER], [FASTER, FASTER | {"quantifier": "every"}]):
+        study, results = a_study(*claims), Results(tmp_path / str(len(claims)))
+        fill(study, results, fedavg=nearly, fedbuff=SLOW)
+        found.append(judged(study, results))
+    (alone,), (first, second) = found
+    assert first.measured.key == second.measured.key
+    assert first.measured.asked != second.measured.asked
+    assert first.answers == second.answers == alone.answers
+    assert (first.verdict, second.verdict) == (first.answers["average"], first.answers["every"])
+
+
 def test_many_claims_ask_more_of_each(tmp_path: Path) -> None:
     close = tuple(value * factor for value, factor in zip(SLOW, (1.0, 1.25, 1.1), strict=False))
     nothing = [FASTER | {"by": by} for by in ("best", "final", "versions", "tasks", "bytes")]

@@ -91,14 +91,19 @@ class MeasuredClaim:
 
     @cached_property
     def key(self) -> Hashable:
-        """Key of a claim: claims that compare the same numbers are one claim."""
+        """Key of the compared numbers: the rule asks each question once of claims with the same key."""
         targets = self.rows.targets if self.by in COSTS else {}
         pairs = frozenset(
             (p.better, p.than, targets.get(p.better[1]), targets.get(p.than[1])) for p in self.pairs
         )
         metric = self.rows.metric if self.by in (*COSTS, *VALUES) else None
         compared = self.by, metric, tuple(self.claim.over)
-        return self.rows.study.name, self.rows.size, compared, self.claim.margin, self.question, pairs
+        return self.rows.study.name, self.rows.size, compared, self.claim.margin, pairs
+
+    @property
+    def asked(self) -> Hashable:
+        """What is compared, and the question: where these are equal, a claim is said again."""
+        return self.key, self.question
 
     @cached_property
     def sampled(self) -> SampledClaim:

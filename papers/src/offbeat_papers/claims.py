@@ -130,7 +130,7 @@ def distinct_claims(judged: Sequence[JudgedExperiment]) -> list[tuple[JudgedExpe
         for claim in item.claims
         if claim.verdict not in _NOT_ASKED
     ]
-    return list({claim.measured.key: (each, claim) for each, claim in asked}.values())
+    return list({claim.measured.asked: (each, claim) for each, claim in asked}.values())
 
 
 def claim_grid(judged: Sequence[JudgedExperiment]) -> Grid:

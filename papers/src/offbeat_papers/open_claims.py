@@ -60,7 +60,7 @@ def _items(judged: Iterable[JudgedExperiment]) -> list[JudgedItem]:
 
 def _of_paper(title: str, items: Sequence[JudgedItem]) -> OpenClaims:
     open_now = {
-        claim.measured.key: claim
+        claim.measured.asked: claim
         for item in items
         for claim in item.claims
         if claim.verdict == Verdict.UNDECIDED

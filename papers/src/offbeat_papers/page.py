@@ -90,9 +90,10 @@ def render_page(
         markdown(_counts(judged, papers, hours, folder)),
         _distinct_text(judged),
         rows_text(rows_of(item for each in judged for item in (*each.items, *each.causes))),
-        "The following table counts claims that compare the same numbers once, for example a table and a "
-        "figure of the same runs. It leaves out worked examples, and experiments on substitutes for data "
-        "that are not available.",
+        "The following table counts claims once that ask the same question about the same numbers, for "
+        "example a table and a figure of the same runs. In the last rows, all claims ask one question, so "
+        "claims about the same numbers count once. The table leaves out worked examples, and experiments "
+        "on substitutes for data that are not available.",
         markdown(_claim_counts(judged, papers)),
         "## All experiments",
         "An experiment's verdict follows from the verdicts of its claims. The paper's page lists these "
@@ -199,6 +200,10 @@ _QUESTIONS: tuple[Quantifier, ...] = ("average", "most", "every")
 
 
 def _claim_row(title: str, claims: Sequence[JudgedClaim], question: Quantifier | None = None) -> list[str]:
-    distinct = {claim.measured.key: claim for claim in claims}.values()
-    verdicts = [claim.verdict if question is None else claim.answers[question] for claim in distinct]
+    if question is None:
+        distinct = {claim.measured.asked: claim for claim in claims}
+        verdicts = [claim.verdict for claim in distinct.values()]
+    else:
+        distinct = {claim.measured.key: claim for claim in claims}
+        verdicts = [claim.answers[question] for claim in distinct.values()]
     return [title, *(str(verdicts.count(each)) for each in Verdict), str(len(distinct)), str(len(claims))]
