@@ -105,6 +105,18 @@ def test_only_a_law_can_be_drawn_from_again(speed):
             ob.World(speed, **options)
 
 
+def test_with_equal_epochs_an_epoch_takes_as_long_whatever_data_a_client_has():
+    epochs = [2, 30, 4]  # 12 in the mean
+    population = Population(ob.World(0.5, equal_epochs=True), 0, epochs)
+    for client, steps in enumerate(epochs):
+        assert times(population, client, 2, steps=3 * steps) == pytest.approx([18.0, 18.0])  # three epochs
+    law = laws.MeanRatio(6.0, 5)
+    equal = Population(ob.World(law, jitter=0.1, equal_epochs=True), 3, epochs)
+    alone = people(law, 3, jitter=0.1)
+    for client, steps in enumerate(epochs):
+        assert times(equal, client, 5, steps) == pytest.approx(times(alone, client, 5, 12))
+
+
 # ---- transfers, by hand ----
 
 

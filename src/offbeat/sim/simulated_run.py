@@ -44,7 +44,10 @@ class SimulatedRun:
         _check(experiment, world)
         learner = experiment.learner
         clients = world.population(learner.clients if learner is not None else None)
-        return cls(experiment.prepare(clients), world, Population(world, experiment.seed))
+        prepared = experiment.prepare(clients)
+        counted = range(clients) if world.equal_epochs else ()
+        epochs = [max(1, prepared.learner.steps_per_epoch(client)) for client in counted]
+        return cls(prepared, world, Population(world, experiment.seed, epochs))
 
     @property
     def experiment(self) -> Experiment:

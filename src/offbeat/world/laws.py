@@ -94,7 +94,7 @@ class Uniform:
 
 @checked_dataclass
 class Ratio:
-    """U(fastest, ratio · fastest) (FedASMU: ratios 5, 110 and 440)."""
+    """U(fastest, ratio · fastest) (FedASMU: training times with ratios 5, 110 and 440)."""
 
     fastest: Positive
     ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)]

@@ -5,6 +5,7 @@ client without a task costs nothing.
 """
 
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from msgspec import Struct
 
@@ -70,10 +71,13 @@ class Population:
     Args:
         world: The world, with lists of one entry per client where it has lists.
         seed: The run's seed, from 0 to 2⁶³ − 1.
+        epochs: Local steps of an epoch by client, for a world with `equal_epochs`.
     """
 
-    def __init__(self, world: World, seed: int) -> None:
+    def __init__(self, world: World, seed: int, epochs: Sequence[int] = ()) -> None:
         self._world, self._streams = world, StreamCursor(seed)
+        mean = fmean(epochs or [0])
+        self._slower = [mean / own for own in epochs] if world.equal_epochs else []
         self._known: dict[int, _Client] = {}
         self._radio = Radio(world.channel, seed) if world.channel else None
         self._varies = bool(world.jitter or world.change or world.per_task)
@@ -92,6 +96,8 @@ class Population:
         per_step = self._seconds_per_step(client, number) if self._one_by_one else traits.speed
         if self._varies:
             per_step = self._vary(client, number, traits, per_step)
+        if self._slower:
+            per_step *= self._slower[client]
         lost = self._lost(client, number) if self._drops_out else 1.0
         if self._free:
             return TaskOutcome(per_step, lost=lost)

@@ -35,6 +35,9 @@ class World:
         network: Links of the clients.
         availability: Presence of the clients, and dropout.
         channel: Radio uplink that the clients share, for algorithms that schedule it.
+        equal_epochs: Whether an epoch of a client takes the same time, however much data the client has. Then
+            `seconds_per_step` is for a client with the mean number of steps in an epoch, and the step of
+            another client takes longer if its epoch has fewer (FedASMU: "training time" within a factor).
     """
 
     seconds_per_step: Speed = Constant(1.0)
@@ -45,6 +48,7 @@ class World:
     network: Network = Network()
     availability: Availability = Availability()
     channel: Channel | None = None
+    equal_epochs: bool = False
 
     @model_validator(mode="after")
     def _law_to_redraw(self) -> Self:
