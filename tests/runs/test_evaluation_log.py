@@ -20,6 +20,12 @@ def log_of(metric: str, patience: int, min_delta: float = 0.0) -> EvaluationLog:
     return EvaluationLog(until, DISTANCE)
 
 
+@pytest.mark.parametrize("name", ["", "a\nb", "\x1b[2J"])
+def test_a_name_that_cannot_be_printed_is_no_metrics(name: str) -> None:
+    with pytest.raises(ob.UsageError, match="give it a name that can be printed"):
+        EvaluationLog().add(0.0, 1, 1, 0, 0, {name: 0.5})
+
+
 def stops(log: EvaluationLog, name: str, values: Sequence[float]) -> tuple[int, str] | None:
     """After which of these evaluations the run ends, counted from 1, and why."""
     for number, value in enumerate(values, 1):

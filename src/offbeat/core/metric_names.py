@@ -88,6 +88,11 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
+def is_printable(name: str) -> bool:
+    """Whether a name can be that of a metric: it goes into tables, files and terminals as it is."""
+    return bool(name) and name.isprintable()
+
+
 def numbers(recorded: Mapping[str, float | None]) -> dict[str, float]:
     """Metrics as they were recorded in JSON, which has null for NaN and infinity."""
     return {name: nan if value is None else value for name, value in recorded.items()}

@@ -1,13 +1,14 @@
 """The types of the columns of a run's database, checked on reading: another program may have written it."""
 
 import json
+from collections.abc import Iterable
 from math import isfinite
 from typing import Annotated, Any, NotRequired, Required, TypedDict
 
 from msgspec import Meta, Struct, ValidationError, convert
 
 from offbeat.core.journal import Row
-from offbeat.core.metric_names import numbers
+from offbeat.core.metric_names import is_printable, numbers
 from offbeat.runs.schema import ClientMetric, Metric
 
 MOST_CLIENTS = 2**20
@@ -219,7 +220,10 @@ def _check(row: Row) -> None:
     """Check the `data` of a row."""
     data = row.data or {}
     try:
-        convert(data, _DATA.get(row.name, dict[str, Any]))
+        kind = _DATA.get(row.name, dict[str, Any])
+        convert(data, kind)
+        if kind is Found:
+            _check_names(data)
         if row.name == "aggregate" and "spent" in data:
             convert(data["spent"], float)
     except ValidationError as error:
@@ -238,7 +242,7 @@ def _check(row: Row) -> None:
 def metric_row(*columns: Any) -> Metric:
     """Make an evaluation from its columns; errors as of `journal_row`."""
     read = convert(columns, _MetricColumns)
-    further = convert(json.loads(read.data), Found) if read.data else None
+    further = _found(read.data) if read.data else None
     if not isfinite(read.t):
         raise ValueError(f"t = {read.t} in evaluation {read.seq}")
     return Metric(
@@ -250,7 +254,21 @@ def metric_row(*columns: Any) -> Metric:
 def client_metric_row(*columns: Any) -> ClientMetric:
     """Make what a client has found from its columns; errors as of `journal_row`."""
     read = convert(columns, _ClientMetricColumns)
-    return ClientMetric(read.evaluation, read.client, read.samples, convert(json.loads(read.data), Found))
+    return ClientMetric(read.evaluation, read.client, read.samples, _found(read.data))
+
+
+def _found(data: str) -> dict[str, float | None]:
+    """Metrics by name, of JSON."""
+    found = convert(json.loads(data), Found)
+    _check_names(found)
+    return found
+
+
+def _check_names(metrics: Iterable[str]) -> None:
+    """Raises `ValueError` for a name that cannot be that of a metric."""
+    for name in metrics:
+        if not is_printable(name):
+            raise ValueError(f"metric {name!r:.60} is not a printable name")
 
 
 def client_row(*columns: Any) -> tuple[int, int, str | None]:
@@ -283,6 +301,8 @@ def check_meta(entries: dict[str, Any]) -> None:
         convert(entries, _RecordedEntry)
     except ValidationError as error:
         raise ValueError(f"{error} of its table meta") from None
+    for group in entries.get("summary", {}).values():
+        _check_names(group if isinstance(group, dict) else ())
     if not isfinite(entries.get("duration", 0.0)):
         raise ValueError("duration is not finite in its table meta")
 

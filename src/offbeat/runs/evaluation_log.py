@@ -5,9 +5,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics, Version
 from offbeat.core.limits import EarlyStopping, Until
-from offbeat.core.metric_names import CLIENTS, NamedMetric, finite
+from offbeat.core.metric_names import CLIENTS, NamedMetric, finite, is_printable
 from offbeat.runs.schema import Metric
 
 
@@ -56,7 +57,13 @@ class EvaluationLog:
             bytes_up: Bytes that clients had sent by then.
             bytes_down: Bytes that clients had been sent by then.
             metrics: The metrics, such as "loss" and "accuracy".
+
+        Raises:
+            UsageError: A name cannot be that of a metric.
         """
+        for name in metrics:
+            if not is_printable(name):
+                raise UsageError(f"metric {name!r:.60} is not allowed: give it a name that can be printed")
         others = dict(metrics)
         loss, accuracy = others.pop("loss", None), others.pop("accuracy", None)
         row = Metric(self.count, time, version, tasks, bytes_up, bytes_down, loss, accuracy, others or None)

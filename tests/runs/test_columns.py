@@ -1,0 +1,25 @@
+"""Columns of a run's database that another program has written."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from offbeat.runs.columns import check_meta, client_metric_row, journal_row, metric_row
+
+READERS: dict[str, Callable[[str], object]] = {
+    "evaluation": lambda name: metric_row(0, 0.0, 0, 0, 0, 0, None, None, json.dumps({name: 0.5})),
+    "client": lambda name: client_metric_row(0, 0, 1, json.dumps({name: 0.5})),
+    "journal": lambda name: journal_row(
+        0, 0.0, "event", "arrived", 0, 0, 0, 0, 0, 1, json.dumps({name: 0.5})
+    ),
+    "summary": lambda name: check_meta({"summary": {"metrics": {name: 0.5}}}),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_the_name_of_a_metric_can_be_printed(reader: str) -> None:
+    READERS[reader]("balanced_accuracy")
+    for name in ("", "a\nssh-ed25519 key", "\x1b[2J", "a\u202eb"):
+        with pytest.raises(ValueError, match="is not a printable name"):
+            READERS[reader](name)
