@@ -1,8 +1,10 @@
 """Directories of an adversary: each command ends soon, in one line, and nothing of theirs runs."""
 
+import os
 import random
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -18,12 +20,15 @@ COMMANDS = ("verify", "replay", "status", "journal", "export", "report", "resume
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def commands(run: Path, place: Path, what: str) -> list[int]:
-    """Use a directory with every command that reads one; returns their exit codes."""
+def commands(
+    run: Path, place: Path, what: str, spoil_copy: Callable[[Path], object] = lambda folder: None
+) -> list[int]:
+    """Use a directory with every command that reads one, a spoilt copy each; returns their exit codes."""
     codes = []
     for command in COMMANDS:
         folder = place / "copy"
         shutil.copytree(run, folder)
+        spoil_copy(folder)
         options = ("-o", place / f"of-{command}") if command in ("export", "report") else ()
         code, printed = offbeat(command, folder, *options)
         shutil.rmtree(folder)
@@ -32,7 +37,7 @@ def commands(run: Path, place: Path, what: str) -> list[int]:
         assert "Traceback" not in printed, told
         if code == 2:
             assert printed.count("\n") == 1, told
-        assert len(printed) < 10_000 or command == "journal", told
+        assert len(printed) < 10_000 or command in ("journal", "verify"), told
         codes.append(code)
     return codes
 
@@ -63,3 +68,63 @@ def test_values_of_an_adversary_are_told_in_one_line(
     done = "; ".join(spoil(run / "run.db", rng) for _ in range(rng.choice((1, 1, 1, 3))))
     commands(run, tmp_path, done)
     assert not (tmp_path / "made").exists()
+
+
+def link_to(target: Path, folder: Path, name: str) -> None:
+    """Put a link in the place of a file."""
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(target)
+
+
+def pipe(folder: Path, name: str) -> None:
+    """Put a named pipe in the place of a file."""
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+
+
+UNFINISHED = (
+    "model",
+    "best",
+    "best.new",
+    *(f"{kind}-{n}" for n in range(200) for kind in ("state", "version")),
+)
+LINKS = {
+    "unfinished": tuple(f"{name}.part" for name in (*UNFINISHED, "run")),
+    "table": ("metrics.csv", "metrics.csv.part"),
+    "database": ("run.db-wal", "run.db-shm"),
+    "journal": ("run.db-journal",),
+    "updates": ("updates.log",),
+    "secrets": ("secrets.db", "secrets.db-journal"),
+    "models": ("model.safetensors", "best.safetensors", "best.new.safetensors"),
+}
+
+
+@pytest.mark.parametrize("name", ["fedbuff-stopped", "served-killed", "noise-stopped"])
+@pytest.mark.parametrize("kind", LINKS)
+def test_nothing_is_written_through_a_link(kind: str, name: str, tmp_path: Path) -> None:
+    run, precious = one_run(name, tmp_path), tmp_path / "precious"
+    precious.write_text("precious")
+    with closing(sqlite3.connect(run / "run.db")) as database, database:
+        database.execute("DELETE FROM checksums")
+        database.execute(
+            "UPDATE meta SET value = json_set(value, '$.callbacks', json('[\"csv\"]')) WHERE key = 'recipe'"
+        )
+
+    def put_links(folder: Path) -> None:
+        for each in LINKS[kind]:
+            link_to(precious, folder, each)
+
+    commands(run, tmp_path, kind, put_links)
+    assert precious.read_text() == "precious"
+
+
+PIPES = (
+    "run.db", "run.db-wal", "run.db-shm", "run.db-journal", "model.safetensors", "best.safetensors",
+    "updates.log", "secrets.db", "tokens.json", "server.json", "lock", "client.safetensors",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "served-killed"])
+@pytest.mark.parametrize("file", PIPES)
+def test_no_command_waits_for_a_pipe(file: str, name: str, tmp_path: Path) -> None:
+    commands(one_run(name, tmp_path), tmp_path, file, lambda folder: pipe(folder, file))

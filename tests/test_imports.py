@@ -45,7 +45,7 @@ MAY_USE: dict[str, set[str]] = {
     "runs": {"lazy", "core", "version"},
     "experiment": {"core", "runs", "algorithms", "version"},
     "secure": {"core", "runs"},
-    "callbacks": {"allowed", "lazy", "core", "named", "runs", "version"},
+    "callbacks": {"allowed", "documents", "lazy", "core", "named", "runs", "version"},
     "sim": {
         "callbacks", "core", "experiment", "runs", "secure", "world", "algorithms", "local", "data",
         "metrics", "vectors", "version",

@@ -1,4 +1,4 @@
-"""Text files and YAML that may come from others: read within limits, refused in one line.
+"""Small files and YAML that may come from others: read within limits, refused in one line.
 
 A YAML text of a few lines can mean lists within lists without end, by aliases, or a number of a million
 digits. So its size, its depth and the number of its values are checked first, an alias as often as used.
@@ -35,6 +35,11 @@ def read_text(path: Path, most: int = MOST_TEXT, *, encoding: str = "utf-8") -> 
         OSError: It cannot be opened, is no regular file or is larger.
         UnicodeDecodeError: It is no text.
     """
+    return read_bytes(path, most).decode(encoding)
+
+
+def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
+    """Read a small file, and wait for no pipe; arguments and errors as of `read_text`."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
@@ -43,7 +48,7 @@ def read_text(path: Path, most: int = MOST_TEXT, *, encoding: str = "utf-8") -> 
         data = file.read(most + 1)
     if len(data) > most:
         raise OSError(f"it has more than {most} bytes")
-    return data.decode(encoding)
+    return data
 
 
 def parse_yaml(text: str, what: str) -> Any:

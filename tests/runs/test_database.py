@@ -1,5 +1,6 @@
 """A database whose writer was killed in the middle of a transaction."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
@@ -49,10 +50,34 @@ def test_a_journal_that_names_another_file_is_left_alone(killed: Path, tmp_path:
     assert not other.exists(), "the journal is not one that does harm"
 
 
-def test_a_journal_that_is_a_link_is_left_alone(killed: Path, tmp_path: Path) -> None:
-    other = tmp_path / "precious"
-    Path(f"{killed}-journal").rename(other)
-    Path(f"{killed}-journal").symlink_to(other)
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
-        open_database(killed)
-    assert other.exists()
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("suffix", ["-wal", "-shm", "-journal"])
+def test_a_file_beside_it_that_is_a_link_or_a_pipe_is_refused(
+    suffix: str, write: bool, killed: Path, tmp_path: Path
+) -> None:
+    beside, other = Path(f"{killed}{suffix}"), tmp_path / "precious"
+    other.write_bytes(Path(f"{killed}-journal").read_bytes())
+    before = other.read_bytes()
+    for make in (lambda: beside.symlink_to(other), lambda: os.mkfifo(beside)):
+        beside.unlink(missing_ok=True)
+        make()
+        with pytest.raises(OSError, match="is a link, a folder, a pipe or a device"):
+            open_database(killed, write=write)
+    assert other.read_bytes() == before
+
+
+def test_a_database_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.db")
+    for write in (False, True):
+        with pytest.raises(OSError, match="is a link, a folder, a pipe or a device"):
+            open_database(tmp_path / "pipe.db", write=write)
+
+
+def test_a_database_that_is_a_link_is_read_and_not_written(tmp_path: Path) -> None:
+    with closing(open_database(tmp_path / "a.db", write=True)) as database, database:
+        database.execute("CREATE TABLE a(b)")
+    (tmp_path / "link.db").symlink_to(tmp_path / "a.db")
+    with closing(open_database(tmp_path / "link.db")) as database:
+        assert database.execute("SELECT count(*) FROM a").fetchone() == (0,)
+    with pytest.raises(OSError, match="is a link"):
+        open_database(tmp_path / "link.db", write=True)

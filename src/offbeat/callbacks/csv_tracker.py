@@ -1,14 +1,16 @@
 """Evaluations as a table: one CSV file for each run."""
 
 import csv
+import os
 from collections.abc import Iterable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import Ending, RunTracker, no_directory, values
 from offbeat.core.validation import checked_dataclass
-from offbeat.runs.permissions import make_file
+from offbeat.runs.own_files import open_own, write_own
 from offbeat.runs.schema import Metric
 
 FILE = "metrics.csv"
@@ -62,7 +64,7 @@ class CSVFile:
         if len(self._columns) > columns:
             self._write()
         else:
-            with self._path.open("a", encoding="utf-8", newline="") as file:
+            with os.fdopen(open_own(self._path), "a", encoding="utf-8", newline="") as file:
                 csv.DictWriter(file, self._columns).writerow(row)
 
     def end(self, ending: Ending) -> None:
@@ -76,10 +78,8 @@ class CSVFile:
 
     def _write(self) -> None:
         """Replace the file by the table, at once."""
-        part = self._path.with_name(f"{self._path.name}.part")
-        make_file(part)
-        with part.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows(self._rows)
-        part.replace(self._path)
+        text = StringIO()
+        writer = csv.DictWriter(text, self._columns)
+        writer.writeheader()
+        writer.writerows(self._rows)
+        write_own(self._path, text.getvalue())

@@ -19,6 +19,7 @@ from offbeat.callbacks.tracker import (
 )
 from offbeat.core.extras import requires_extra
 from offbeat.core.validation import checked_dataclass
+from offbeat.runs.own_files import open_own
 from offbeat.runs.schema import Metric
 
 FOLDER = "tensorboard"
@@ -61,7 +62,8 @@ class EventFile:
             from torch.utils.tensorboard import SummaryWriter
         for old in folder.glob("events.out.tfevents.*"):
             # A TensorBoard that reads the file would stop at one that is gone.
-            os.truncate(old, 0)
+            with os.fdopen(open_own(old), "r+b") as events:
+                events.truncate(0)
         self._last = run.past[-1].version if run.past else 0
         self._begun = time.time() - (run.past[-1].t if run.past else 0.0)
         # With `purge_step` a TensorBoard that has read the old file forgets it.

@@ -12,15 +12,17 @@ from typing import Any, ClassVar, Literal, Protocol
 import yaml
 
 from offbeat.callbacks.callback import Callback, LiveRun
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.extras import missing_extra
 from offbeat.core.metric_names import CLIENTS, finite
 from offbeat.core.model import Model
+from offbeat.documents import read_text
 from offbeat.runs.evaluation_log import EvaluationLog
-from offbeat.runs.permissions import make_file
+from offbeat.runs.own_files import write_own
 from offbeat.runs.schema import Metric
 
 Status = Literal["finished", "failed", "killed"]
+_LONGEST = 1000  # bytes of a file with an identifier
 Scalar = bool | int | float | str
 
 OTHERS = frozenset({
@@ -178,16 +180,28 @@ def no_directory(option: str) -> UsageError:
 
 
 def kept_id(run: LiveRun, file: str) -> str | None:
-    """The identifier that an earlier process has kept in a file of the run's directory."""
+    """The identifier that an earlier process has kept in a file of the run's directory.
+
+    Raises:
+        RunError: The file has none.
+    """
     path = run.directory and run.directory / file
-    return path.read_text(encoding="utf-8").strip() if path and path.exists() else None
+    if not path or not path.exists():
+        return None
+    try:
+        identifier = read_text(path, _LONGEST).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RunError(f"{path} cannot be read: {reason_of(error)}; delete it") from None
+    # It becomes part of names of files.
+    if not re.fullmatch(r"[\w-]+", identifier, re.ASCII):
+        raise RunError(f"{path} holds no identifier of a run: delete it")
+    return identifier
 
 
 def keep_id(run: LiveRun, file: str, identifier: str) -> None:
     """Keep an identifier for the process that resumes the run."""
     if run.directory is not None:
-        make_file(run.directory / file)
-        (run.directory / file).write_text(f"{identifier}\n", encoding="utf-8")
+        write_own(run.directory / file, f"{identifier}\n")
 
 
 def recipe_text(run: LiveRun) -> str | None:

@@ -22,7 +22,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.net.notify import at_work
-from offbeat.runs.permissions import make_file
+from offbeat.runs.own_files import write_own
 from offbeat.runs.schema import DATABASE
 
 if TYPE_CHECKING:
@@ -279,8 +279,7 @@ def _announce(state: Path, listen: str, port: int, page: str | None, sites: int,
     # A Unix socket has no port.
     address = f"{listen.rpartition(':')[0]}:{port}" if port else listen
     document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": own_tokens}
-    make_file(state / SERVER)
-    (state / SERVER).write_text(json.dumps(document), encoding="utf-8")
+    write_own(state / SERVER, json.dumps(document))
     out.print(f"listening on {address}; the run begins when {sites} sites are there", markup=False)
     if page is not None:
         out.print(f"live page: {page}", markup=False)

@@ -20,6 +20,7 @@ from offbeat.core.metric_names import CLIENTS, NamedMetric, finite, in_order
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.inference.markdown import code_block, escaped, table
 from offbeat.inference.trained import TrainedModule
+from offbeat.runs.own_files import check_replaceable, write_own
 from offbeat.runs.record import RunRecord
 from offbeat.version import __version__
 
@@ -74,9 +75,10 @@ def write_card(text: str, file: Path) -> Path:
         Path of the card.
     """
     path = file.with_name(f"{file.name}.md")
+    check_replaceable(path)
     if path.exists() and not _is_unedited(path.read_text(encoding="utf-8", errors="replace")):
         path = file.with_name(f"{file.name}.new.md")
-    path.write_text(text, encoding="utf-8")
+    write_own(path, text)
     return path
 
 

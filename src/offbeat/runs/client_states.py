@@ -7,6 +7,7 @@ and names a file for each, so a run is resumed without reading any of them.
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from errno import EINVAL
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -30,6 +31,8 @@ def write_own(directory: Path, states: "ClientStates", layout: Layout) -> None:
     try:
         for client in states.sizes():
             if own := own_tensors(states.get(client), layout):
+                if folder.is_symlink():
+                    raise OSError(EINVAL, "it is a link: delete it", str(folder))
                 folder.mkdir(mode=directory.stat().st_mode & 0o777, exist_ok=True)
                 write_tensors(folder / f"client-{client}.safetensors", own)
         if folder.is_dir():

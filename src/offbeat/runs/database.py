@@ -7,9 +7,10 @@ likes. Offbeat makes none of them, so a database that has one is not read.
 import os
 import re
 import sqlite3
-import stat
 from contextlib import closing
 from pathlib import Path
+
+from offbeat.runs.own_files import check_own
 
 MOST_BYTES = 2**28
 """Most bytes of one value: those of a checkpoint of a million clients are fewer."""
@@ -32,9 +33,11 @@ def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> s
         timeout: Seconds to wait for another process's lock.
 
     Raises:
+        OSError: It, or a file of SQLite's beside it, is no regular file.
         sqlite3.Error: It cannot be opened.
         ValueError: It has something else than plain tables.
     """
+    check_files(path, write=write)
     if not write:
         _finish_rollback(path)
     name = str(path) if write else f"{path.resolve().as_uri()}?mode=ro"
@@ -50,6 +53,25 @@ def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> s
     return database
 
 
+def check_files(path: Path, *, write: bool) -> None:
+    """Check a database and SQLite's files beside it before SQLite opens them, which may be missing.
+
+    SQLite waits for a pipe, and writes to what a link leads to, even where it only reads the database.
+
+    Args:
+        path: The database.
+        write: Whether it is written. A database that is only read may be a link.
+
+    Raises:
+        OSError: One of them is no regular file.
+    """
+    if write:
+        check_own(path)
+    database = path.resolve()
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        check_own(database.with_name(database.name + suffix))
+
+
 def _finish_rollback(path: Path) -> None:
     """Undo the transaction of a process that was killed in the middle of it.
 
@@ -58,7 +80,7 @@ def _finish_rollback(path: Path) -> None:
     """
     journal = path.with_name(f"{path.name}-journal")
     try:
-        if not stat.S_ISREG(journal.lstat().st_mode) or _names_a_file(journal):
+        if _names_a_file(journal):
             return
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=rw", uri=True)) as database:
             database.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from errno import EINVAL
 from pathlib import Path
 from secrets import token_hex
 
@@ -14,8 +13,9 @@ from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.core.module_tensors import found_by_name
 from offbeat.runs.damage import damage, reading
+from offbeat.runs.own_files import PRIVATE, replacing
 from offbeat.runs.packing import CHECKSUM, intact, packed_pieces, read_pieces, signed, write_pieces
-from offbeat.runs.permissions import file_mode, make_file, private_directory
+from offbeat.runs.permissions import private_directory
 
 ON_DEVICE = "on_device"
 """Key of the names, as JSON, of the tensors of a checkpoint's state that were not on the CPU."""
@@ -33,23 +33,10 @@ def write_tensors(
 
     Raises `OSError` where it cannot be written, such as on a full disk.
     """
-    check_replaceable(path)
     here = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     described = signed(here, metadata or {})
-    part = path.with_suffix(".part")
-    # The file gets its mode before anybody can read data from it.
-    make_file(part)
-    try:
-        with part.open("r+b", buffering=0) as file:
-            file.truncate()
-            write_pieces(file.fileno(), packed_pieces(here, described))
-            os.fsync(file.fileno())
-        part.chmod(file_mode(path.parent))
-        part.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+    with replacing(path, part=path.with_suffix(".part")) as file:
+        write_pieces(file, packed_pieces(here, described))
     return described[CHECKSUM]
 
 
@@ -95,26 +82,12 @@ def make_directory(directory: Path) -> None:
             sync_directory(place.parent)
 
 
-def check_replaceable(path: Path) -> None:
-    """Raise `OSError` where a file would take the place of a device or a pipe, such as /dev/null."""
-    if path.exists() and not path.is_file() and not path.is_dir():
-        raise OSError(EINVAL, "it is a device or a pipe; give the name of a file", str(path))
-
-
 def write_private(path: Path, data: bytes) -> None:
     """Replace a file as a whole, durably and readable by its owner only. Raises `OSError`."""
-    check_replaceable(path)
+    # Several processes may write it.
     part = path.with_name(f".{path.name}.{token_hex(4)}")
-    try:
-        with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
-        raise
+    with replacing(path, PRIVATE, part) as file:
+        write_pieces(file, [data])
     sync_directory(path.parent)
 
 

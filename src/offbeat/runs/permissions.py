@@ -3,7 +3,6 @@
 import logging
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 
 _LOG = logging.getLogger("offbeat.runs")
@@ -22,10 +21,3 @@ def private_directory(directory: Path) -> None:
 def file_mode(directory: Path) -> int:
     """The mode of a new file: as open as its directory, whatever the umask, and never writable by all."""
     return stat.S_IMODE(directory.stat().st_mode) & 0o664
-
-
-def make_file(path: Path) -> None:
-    """Make an empty file with that mode for others to write; one that is there stays as it is."""
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        path.chmod(file_mode(path.parent))

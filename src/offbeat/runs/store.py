@@ -6,6 +6,7 @@ database are deleted. Whenever the process dies, the directory holds the last ch
 """
 
 import json
+import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ from offbeat.runs.damage import damage, database_error
 from offbeat.runs.database import open_database
 from offbeat.runs.files import ON_DEVICE, SAFETENSORS_PART, sync_directory, write_tensors
 from offbeat.runs.lock import lock
-from offbeat.runs.permissions import make_file
+from offbeat.runs.own_files import make_new
 from offbeat.runs.processor import processor_name
 from offbeat.runs.record import holds_run
 from offbeat.runs.schema import BEST, CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
@@ -441,7 +442,7 @@ def _make_database(
     part = directory / "run.part"
     for leftover in directory.glob("run.part*"):
         leftover.unlink()
-    make_file(part)
+    os.close(make_new(part))
     begun = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None}
     values = {**begun, "processors": [processor_name()], **meta}
     # Closing the last connection moves the write-ahead log into the file.

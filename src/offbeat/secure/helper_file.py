@@ -21,8 +21,9 @@ from offbeat.core.events import TaskId
 from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import damage, database_error, reading
-from offbeat.runs.database import check_schema
+from offbeat.runs.database import check_files, check_schema
 from offbeat.runs.files import sync_directory
+from offbeat.runs.own_files import PRIVATE, open_own
 from offbeat.secure.committee import SEED_BYTES, Committee
 
 _SCHEMA = f"""
@@ -59,8 +60,8 @@ class HelperFile:
     def __init__(self, path: Path) -> None:
         self._path, self.key, self.instance = path, b"", 0
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
-            path.chmod(0o600)
+            os.close(open_own(path, PRIVATE))
+            check_files(path, write=True)
             sync_directory(path.parent)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {reason_of(error)}") from None

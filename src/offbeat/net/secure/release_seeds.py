@@ -32,6 +32,7 @@ from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import database_error, reading
 from offbeat.runs.database import open_database
 from offbeat.runs.files import sync_directory
+from offbeat.runs.own_files import PRIVATE, open_own
 
 SECRETS = "secrets.db"
 SEED_BYTES = 32
@@ -137,8 +138,7 @@ class SecretsFile:
     def __init__(self, directory: Path) -> None:
         self._path = directory / SECRETS
         try:
-            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
-            self._path.chmod(0o600)
+            os.close(open_own(self._path, PRIVATE))
             sync_directory(directory)
         except OSError as error:
             raise UsageError(f"cannot write to {directory}: {reason_of(error)}") from None

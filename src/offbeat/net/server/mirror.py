@@ -14,7 +14,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import closing, suppress
 from filecmp import cmp
 from pathlib import Path
-from shutil import copyfile
+from shutil import copyfileobj
 from typing import Protocol, TypeVar
 
 from offbeat.core.errors import OffbeatError, RunError, UsageError, reason_of
@@ -24,10 +24,10 @@ from offbeat.net.server.state_files import MIRROR_OF, StateFiles
 from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
 from offbeat.net.threads import DaemonThread
 from offbeat.runs.damage import reading
-from offbeat.runs.database import open_database
+from offbeat.runs.database import check_files, open_database
 from offbeat.runs.files import PRIVATE_PART, SAFETENSORS_PART, make_directory, sync_directory, write_private
 from offbeat.runs.lock import lock
-from offbeat.runs.permissions import make_file
+from offbeat.runs.own_files import open_own, replacing
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import BEST, DATABASE, LOCK
 from offbeat.runs.store import RunStore
@@ -353,8 +353,9 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
                 _copy_file(directory / name, mirror / name)
         path = mirror / DATABASE
         target = path if path.exists() else mirror / _PART
+        check_files(target, write=True)
         with reading(directory / DATABASE), closing(open_database(directory / DATABASE)) as source:
-            make_file(target)
+            os.close(open_own(target))
             with closing(sqlite3.connect(target)) as copy:
                 source.backup(copy)
                 if target != path:  # then it is one file, which can be renamed
@@ -367,9 +368,9 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
 
 def _copy_file(source: Path, target: Path) -> None:
     """Copy a file of tensors as a whole, durably."""
-    part = target.with_suffix(".part")
-    make_file(part)
-    copyfile(source, part)
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.replace(target)
+    with (
+        source.open("rb") as read,
+        replacing(target, part=target.with_suffix(".part")) as file,
+        os.fdopen(file, "wb", closefd=False) as write,
+    ):
+        copyfileobj(read, write)

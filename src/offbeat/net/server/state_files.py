@@ -24,8 +24,8 @@ from offbeat.net.server.stored_updates import NEWEST, UPDATES
 from offbeat.runs.checksums import Key
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import sync_directory
+from offbeat.runs.own_files import open_own
 from offbeat.runs.packing import packed_pieces, signed, write_pieces
-from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.store import RunStore, Statement
 
@@ -195,8 +195,7 @@ class UpdateLog:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / UPDATES
-        make_file(self._path)
-        self._file = os.open(self._path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        self._file = open_own(self._path)
         self._end = os.fstat(self._file).st_size
         sync_directory(directory)
 
