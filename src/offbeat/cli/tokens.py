@@ -135,12 +135,13 @@ def write_site_kit(
     """
     from offbeat.cli.kit import policy_template
     from offbeat.net.auth.ca import OwnAuthority
+    from offbeat.net.auth.credentials import pem
     from offbeat.net.kit import make_kit, write_kit
     from offbeat.version import __version__
 
     own = None if state is None or not OwnAuthority(state).exists else OwnAuthority(state).ca
     signer = ca or own
-    text = None if signer is None else signer.read_text(encoding="utf-8")
+    text = None if signer is None else pem(signer).decode()
     made = make_kit(
         address, token, time.time() + life if life else None, text, policy_template(), __version__
     )

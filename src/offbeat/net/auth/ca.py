@@ -25,6 +25,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from filelock import FileLock
 
 from offbeat.core.errors import UsageError, reason_of
+from offbeat.documents import read_bytes
 from offbeat.runs.files import make_directory, write_private
 
 FOLDER = "tls"
@@ -182,7 +183,7 @@ def fingerprint(certificate: x509.Certificate) -> str:
 
 def _certificate(path: Path) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return x509.load_pem_x509_certificate(read_bytes(path))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} cannot be read as a certificate ({reason_of(error)}): restore it from a copy"
@@ -191,7 +192,7 @@ def _certificate(path: Path) -> x509.Certificate:
 
 def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
-        key = load_pem_private_key(path.read_bytes(), password=None)
+        key = load_pem_private_key(read_bytes(path), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise UsageError(
             f"{path} cannot be read as a key ({reason_of(error)}): restore it from a copy"

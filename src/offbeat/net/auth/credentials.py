@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
+from offbeat.documents import read_bytes
 from offbeat.net.address import check_name, is_local, is_name
 from offbeat.net.audit import NO_AUDIT, OPERATOR, Audit
 from offbeat.net.auth.certificates import ends_at, is_same, names_in
@@ -132,9 +133,9 @@ class SiteCredentials:
 def pem(path: Path) -> bytes:
     """A certificate or key file. Raises `UsageError` if there is none."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+        raise UsageError(f"{path} cannot be read: {reason_of(error)}") from None
     if b"-----BEGIN " not in data:
         raise UsageError(f"{path} is not a PEM file: it has no line with -----BEGIN")
     return data

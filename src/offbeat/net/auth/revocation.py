@@ -15,9 +15,11 @@ from pathlib import Path
 
 from cryptography import x509
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import UsageError, reason_of
+from offbeat.documents import read_bytes
 from offbeat.net.auth.reloading import ReloadingFiles
 
+_MOST_BYTES = 2**26  # of a list
 _LINE = re.compile(r"serial=([0-9a-f]{1,64})", re.ASCII | re.IGNORECASE)
 _PEM, _DER = b"-----BEGIN X509 CRL-----", b"\x30"  # how a CRL has or begins with
 
@@ -49,7 +51,7 @@ class RevocationList:
 def read(path: Path, authority: Path) -> frozenset[int]:
     """The serial numbers of a file. Raises `UsageError` if it is neither a CRL nor a list of them."""
     try:
-        data = path.read_bytes()
+        data = read_bytes(path, _MOST_BYTES)
         if _PEM in data or data.startswith(_DER):
             crl = x509.load_pem_x509_crl(data) if _PEM in data else x509.load_der_x509_crl(data)
             _check_signature(path, crl, authority)
@@ -58,7 +60,7 @@ def read(path: Path, authority: Path) -> frozenset[int]:
     except UsageError:
         raise
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or "neither a CRL nor text"
+        reason = reason_of(error) if isinstance(error, OSError) else "neither a CRL nor text"
         raise UsageError(
             f"revoked = {path}: the file cannot be read ({reason}); give a CRL (PEM or DER) or a list of "
             "serial numbers, an empty one as long as no certificate is revoked"
@@ -76,7 +78,7 @@ def serial(certificate: bytes) -> int:
 
 
 def _check_signature(path: Path, crl: x509.CertificateRevocationList, authority: Path) -> None:
-    for certificate in x509.load_pem_x509_certificates(authority.read_bytes()):
+    for certificate in x509.load_pem_x509_certificates(read_bytes(authority)):
         key = certificate.public_key()
         if certificate.subject == crl.issuer and crl.is_signature_valid(key):  # type: ignore[arg-type]
             return

@@ -24,6 +24,7 @@ import msgspec
 from filelock import FileLock
 
 from offbeat.core.errors import RunError, UsageError, reason_of
+from offbeat.documents import read_bytes
 from offbeat.net.address import check_name
 from offbeat.net.auth.reloading import ReloadingFiles
 from offbeat.runs.files import write_private
@@ -32,6 +33,7 @@ DASHBOARD = "@dashboard"
 """The name in the token of a live page; no site can have it."""
 # How long to wait for another process that changes the file.
 LOCK_SECONDS = 10.0
+_MOST_BYTES = 2**26  # of a file of tokens
 _BYTES = 32
 # Number of tokens of a name that may be valid at once: two made by hand, and two renewals.
 _AT_ONCE = 4
@@ -285,7 +287,7 @@ def revoke(path: Path, site: str) -> None:
 def read(path: Path) -> TokenFile:
     """What a file of tokens has. Raises `RunError` if it is not such a file."""
     try:
-        text = path.read_bytes()
+        text = read_bytes(path, _MOST_BYTES)
         if _BARE_HASH.fullmatch(text):
             return TokenFile({DASHBOARD: (HashedToken("", text.decode().strip()),)})
         return msgspec.json.decode(text, type=TokenFile)
