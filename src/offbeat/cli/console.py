@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING
 
 import rich.progress
 import rich.table
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.text import Text
+
+from offbeat.core.printable import printable
 
 if TYPE_CHECKING:
     from offbeat.recipes.recipe import Recipe
@@ -24,8 +27,22 @@ NOT_PRIVATE = (
     "noise from the seed: this model is not private; no cryptographer has reviewed this implementation"
 )
 
-out = Console(highlight=False, emoji=False, width=None if sys.stdout and sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False, emoji=False)
+
+class PlainConsole(Console):
+    """A console on which a text cannot move the cursor, set a colour or change the window's title.
+
+    A message has parts of recipes, records and sites. What Rich itself does with the terminal is no text.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """Render something, with the characters escaped that do not print."""
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else printable(segment.text, kept="\n\t")
+            yield segment if shown == segment.text else segment._replace(text=shown)
+
+
+out = PlainConsole(highlight=False, emoji=False, width=None if sys.stdout and sys.stdout.isatty() else 160)
+err = PlainConsole(stderr=True, highlight=False, emoji=False)
 
 
 class InterruptedByUserError(Exception):

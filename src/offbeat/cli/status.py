@@ -12,6 +12,7 @@ from offbeat.cli.console import add_row, metric_text, out, plain_table, print_js
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
+from offbeat.core.printable import printable
 
 if TYPE_CHECKING:
     from offbeat.net.monitor.snapshot import Snapshot
@@ -92,7 +93,7 @@ def _show(s: "Snapshot", state: str) -> None:
     from offbeat.report.units import duration_text, size_text
 
     out.print(
-        f"{_printable(s.label)}: {_printable(state)}; {duration_text(round(s.now))} on its clock",
+        f"{printable(s.label)}: {printable(state)}; {duration_text(round(s.now))} on its clock",
         markup=False,
     )
     out.print(
@@ -122,7 +123,7 @@ def _show(s: "Snapshot", state: str) -> None:
         silent = None if site.last_seen is None else duration_text(round(max(0.0, s.now - site.last_seen)))
         steps = f"{site.steps_done}/{site.steps}" if site.steps_done else str(site.steps)
         add_row(
-            table, _printable(site.name), site.state, "–" if site.task is None else str(site.task),
+            table, printable(site.name), site.state, "–" if site.task is None else str(site.task),
             "–" if site.task is None else steps, f"{site.speed:.3g}" if site.speed else "–",
             str(site.staleness) if site.staleness >= 0 else "–", str(site.updates), str(site.samples),
             "–" if silent is None else f"{silent} ago",
@@ -131,8 +132,4 @@ def _show(s: "Snapshot", state: str) -> None:
     for alarm in s.alarms:
         out.print(f"alarm: {alarm}", markup=False)
     for reason, count in sorted(s.rejected.items()):
-        out.print(f"rejected {count}: {_printable(reason)}", markup=False)
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text)
+        out.print(f"rejected {count}: {printable(reason)}", markup=False)

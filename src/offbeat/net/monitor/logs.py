@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import IO, Any, Literal
 
 from offbeat.core.errors import UsageError
+from offbeat.core.printable import printable
 
 FIELDS = (
     "run",
@@ -71,8 +72,8 @@ class PlainLines(logging.Formatter):
         parts = [f"{_time(record).astimezone():%H:%M:%S}"]
         if record.levelno != logging.INFO:
             parts.append(record.levelname.lower())
-        parts.append(_printable(record.getMessage()))
-        parts += [f"{name}={_printable(str(value))}" for name, value in _fields(record).items()]
+        parts.append(printable(record.getMessage()))
+        parts += [f"{name}={printable(str(value))}" for name, value in _fields(record).items()]
         line = " ".join(parts)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -110,7 +111,3 @@ def _time(record: logging.LogRecord) -> datetime:
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     there = {name: getattr(record, name) for name in FIELDS if getattr(record, name, None) is not None}
     return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in there.items()}
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
