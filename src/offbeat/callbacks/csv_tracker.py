@@ -1,19 +1,19 @@
 """Evaluations as a table: one CSV file for each run."""
 
-import csv
 import os
-from collections.abc import Iterable
-from io import StringIO
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import Ending, RunTracker, no_directory, values
 from offbeat.core.validation import checked_dataclass
+from offbeat.runs.csv_text import csv_text
 from offbeat.runs.own_files import open_own, write_own
 from offbeat.runs.schema import Metric
 
 FILE = "metrics.csv"
+_LINE_END = "\r\n"
 COLUMNS = ("version", "t", "tasks", "bytes_up", "bytes_down")
 
 
@@ -65,7 +65,7 @@ class CSVFile:
             self._write()
         else:
             with os.fdopen(open_own(self._path), "a", encoding="utf-8", newline="") as file:
-                csv.DictWriter(file, self._columns).writerow(row)
+                file.write(csv_text([self._cells(row)], _LINE_END))
 
     def end(self, ending: Ending) -> None:
         """The table is complete."""
@@ -78,8 +78,7 @@ class CSVFile:
 
     def _write(self) -> None:
         """Replace the file by the table, at once."""
-        text = StringIO()
-        writer = csv.DictWriter(text, self._columns)
-        writer.writeheader()
-        writer.writerows(self._rows)
-        write_own(self._path, text.getvalue())
+        write_own(self._path, csv_text([self._columns, *map(self._cells, self._rows)], _LINE_END))
+
+    def _cells(self, row: Mapping[str, Any]) -> list[Any]:
+        return [row.get(name, "") for name in self._columns]

@@ -1,13 +1,12 @@
 """Metrics of clients on the samples that they hold out: a table, and the distribution of the values."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from offbeat.core.metric_names import CLIENTS, QUANTILES, WORST, NamedMetric, finite, in_order
 from offbeat.report.records import group_runs
+from offbeat.runs.csv_text import csv_text
 from offbeat.runs.record import RunRecord
 
 _COLUMNS = ("evaluation", "t", "version", "client", "samples")
@@ -123,13 +122,11 @@ def clients_csv(records: Sequence[RunRecord]) -> str:
         for row in record.client_metrics()
     ]
     metrics = metrics_of([row for _, row, _ in client_rows])
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["label", "seed", *_COLUMNS, "name", *metrics])
+    rows: list[list[Any]] = [["label", "seed", *_COLUMNS, "name", *metrics]]
     for record, row, names in client_rows:
         known = [record.label, record.seed, *(row[column] for column in _COLUMNS), names.get(row["client"])]
-        writer.writerow([*known, *(row.get(metric) for metric in metrics)])
-    return out.getvalue()
+        rows.append([*known, *(row.get(metric) for metric in metrics)])
+    return csv_text(rows)
 
 
 def last_rows(record: RunRecord) -> list[dict[str, Any]]:

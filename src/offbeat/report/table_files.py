@@ -1,8 +1,6 @@
 """The comparison table as a file: CSV with all digits in base units, Markdown, LaTeX."""
 
-import csv
 import html
-import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +9,7 @@ from offbeat.core.errors import UsageError
 from offbeat.report.render import Cells, difference_cells, to_cells
 from offbeat.report.statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
+from offbeat.runs.csv_text import csv_text
 
 _STATS = ("best", "final", "time", "versions", "tasks", "staleness", "idle")
 _DIFFERENCES = ("best_difference", "final_difference", "time_difference")
@@ -43,11 +42,7 @@ def to_records(table: Table) -> list[dict[str, object]]:
 def to_csv(table: Table) -> str:
     """Return the mappings of `to_records` as CSV; cells are empty where there is no number."""
     rows = to_records(table)
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return csv_text([list(rows[0]), *(list(row.values()) for row in rows)])
 
 
 def to_latex(table: Table) -> str:

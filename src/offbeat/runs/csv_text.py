@@ -1,0 +1,35 @@
+"""Tables as CSV, whose texts a spreadsheet does not take for formulas."""
+
+import csv
+from collections.abc import Iterable, Sequence
+from io import StringIO
+from typing import Any
+
+_BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(rows: Iterable[Sequence[Any]], end: str = "\n") -> str:
+    """Rows as CSV, with an apostrophe before a text that a spreadsheet would compute, such as a label.
+
+    Args:
+        rows: The rows, the heads first. None is an empty cell.
+        end: How a line ends.
+
+    >>> csv_text([["label", "lr"], ["=1+1", -0.1]])
+    "label,lr\\n'=1+1,-0.1\\n"
+    """
+    out = StringIO(newline="")
+    writer = csv.writer(out, lineterminator=end)
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """A cell, in which a number, also one as a text, stays as it is."""
+    if not isinstance(value, str) or not value.startswith(_BEGIN_FORMULAS):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
