@@ -45,7 +45,7 @@ from offbeat.cli import (
 from offbeat.cli.console import InterruptedByUserError, err, out
 from offbeat.cli.plug_ins import Commands
 from offbeat.cli.sections import Command, sectioned
-from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.errors import OffbeatError, UsageError, is_out_of_memory
 
 app = typer.Typer(
     cls=Commands,
@@ -138,10 +138,13 @@ def main() -> None:
         _fail(f"interrupted; {error}", _INTERRUPTED)
     except KeyboardInterrupt:
         _fail(f"interrupted{_GOES_ON.get(''.join(sys.argv[1:2]), '')}", _INTERRUPTED)
-    except (RecursionError, MemoryError) as error:
+    except (RuntimeError, MemoryError) as error:
+        is_deep = isinstance(error, RecursionError)
+        if not is_deep and not is_out_of_memory(error):
+            raise
         if debug:
             traceback.print_exception(error)
-        what = "is nested too deep" if isinstance(error, RecursionError) else "does not fit in memory"
+        what = "is nested too deep" if is_deep else "does not fit in memory"
         _fail(f"what was given {what}; offbeat --debug shows where", 1)
     except BrokenPipeError:
         # The reader of a pipe has seen enough.

@@ -35,6 +35,18 @@ class DamageError(RunError):
         self.path, self.problem, self.lost, self.remedy = path, problem, lost, remedy
 
 
+_OUT_OF_MEMORY = (
+    "can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc",
+    "Storage size calculation overflowed",
+)  # fmt: skip
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether something did not fit in memory: PyTorch raises a plain `RuntimeError` and says so."""
+    told = isinstance(error, RuntimeError) and any(words in str(error) for words in _OUT_OF_MEMORY)
+    return isinstance(error, MemoryError) or told
+
+
 def reason_of(error: Exception) -> str:
     """Why a file or a connection cannot be used, without the number that Python puts before the reason."""
     if isinstance(error, FileExistsError):
