@@ -128,3 +128,48 @@ PIPES = (
 @pytest.mark.parametrize("file", PIPES)
 def test_no_command_waits_for_a_pipe(file: str, name: str, tmp_path: Path) -> None:
     commands(one_run(name, tmp_path), tmp_path, file, lambda folder: pipe(folder, file))
+
+
+SMALL_FILES = {
+    "tokens.json": ("enrol", "a", "--state"),
+    "tls/ca.pem": ("certificate", "--host", "a.example", "--state"),
+    "tls/ca.key": ("certificate", "--host", "a.example", "--state"),
+    "tls/server.key": ("certificate", "--host", "a.example", "--state"),
+    "dashboard-token": ("dashboard-token", "--state"),
+    "secrets.db": (),
+}
+
+
+@pytest.mark.parametrize("file", SMALL_FILES)
+def test_no_command_waits_for_a_pipe_in_place_of_a_small_file(file: str, tmp_path: Path) -> None:
+    run = one_run("served-killed", tmp_path)
+    assert offbeat("certificate", "--host", "a.example", "--state", run)[0] == 0
+    pipe(run, file)
+    words = ("backup", run, tmp_path / "copies") if file == "secrets.db" else (*SMALL_FILES[file], run)
+    code, printed = offbeat(*words)
+    assert code in (1, 2)
+    assert printed.count("\n") == 1
+    assert file.rpartition("/")[2] in printed
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "value", "command"),
+    [
+        ("learner", "$.model.name", "\x1b]0;title\x07", "export"),
+        ("recipe", "$.claims", 3, "report"),
+        ("recipe", "$.until.versions", "\x1b]0;title\x07", "resume"),
+    ],
+)
+def test_what_is_not_allowed_in_a_record_is_told_in_one_line(
+    key: str, path: str, value: object, command: str, tmp_path: Path
+) -> None:
+    run = one_run("fedbuff-stopped" if command == "resume" else "fedbuff", tmp_path)
+    with closing(sqlite3.connect(run / "run.db")) as database, database:
+        database.execute("DELETE FROM checksums")
+        statement = "UPDATE meta SET value = json_set(value, ?, ?) WHERE key = ?"
+        assert database.execute(statement, (path, value, key)).rowcount == 1
+    options = ("-o", tmp_path / "a.pt") if command == "export" else ()
+    code, printed = offbeat(command, run, *options)
+    assert code in (1, 2)
+    assert printed.count("\n") == 1
+    assert "\x1b" not in printed

@@ -64,7 +64,8 @@ def compare(
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan
     from offbeat.recipes.load import load_recipe
-    from offbeat.report import claims_of, findings, group_runs, make_table
+    from offbeat.report import findings, group_runs, make_table
+    from offbeat.report.claims import claims_of_run
     from offbeat.report.table_files import table_format, to_records
 
     for path in tables or ():
@@ -89,7 +90,7 @@ def compare(
     with repeatable(folder), live_progress() as progress:
         records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
     table = make_table(records, target=goal, metric=measured, baseline=base)
-    claimed = findings(group_runs(records), claims_of(records[0].recipe))
+    claimed = findings(group_runs(records), claims_of_run(records[0]))
     if as_json:
         claims = [_claim_as_json(found) for found in claimed]
         print_json({"directory": str(folder), "table": to_records(table), "claims": claims})

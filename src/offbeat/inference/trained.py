@@ -19,10 +19,11 @@ from offbeat.core.module_tensors import plain_state_dict, without_prefixes
 from offbeat.local.errors import check_module
 from offbeat.local.seeding import seeded
 from offbeat.models.specs import AnyModel, ModelMaker, NamedModel
+from offbeat.runs.damage import reading
 from offbeat.runs.files import read_file
 from offbeat.runs.initial import fitted
 from offbeat.runs.record import RunRecord
-from offbeat.runs.schema import BEST, MODEL
+from offbeat.runs.schema import BEST, DATABASE, MODEL
 
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
 _GIVE = "give --model module:function (in Python module=…)"
@@ -117,8 +118,10 @@ def _maker(record: RunRecord, described: dict[str, Any], allow: Allow) -> ModelM
     spec = described.get("model")
     if spec is None:
         raise UsageError(f"{record.path} does not say by which name its module is made: {_GIVE}")
+    with reading(record.path / DATABASE):
+        model = _MODEL.validate_python(spec)
     maker = ModelMaker(
-        _MODEL.validate_python(spec), described.get("sample_shape"), described.get("classes"),
+        model, described.get("sample_shape"), described.get("classes"),
         f"the model of {record.path},", Allowed.of(allow).load,
     )  # fmt: skip
     if isinstance(maker.spec, NamedModel):

@@ -18,7 +18,9 @@ from offbeat.core.metric_names import NamedMetric, finite, first_shown
 from offbeat.core.validation import checked_dataclass
 from offbeat.report.records import metric_of, read_evaluations, recorded_metrics
 from offbeat.report.units import mean_text
+from offbeat.runs.damage import reading
 from offbeat.runs.record import RunRecord
+from offbeat.runs.schema import DATABASE
 from offbeat.verdicts.average import PairSample
 from offbeat.verdicts.family import (
     SHARE_THAT_MATTERS,
@@ -111,6 +113,12 @@ class Finding:
 def claims_of(recipe: Mapping[str, Any] | None) -> list[Claim]:
     """The claims in a recorded recipe."""
     return TypeAdapter(list[Claim]).validate_python((recipe or {}).get("claims", []))
+
+
+def claims_of_run(record: RunRecord) -> list[Claim]:
+    """The claims in a run's recipe. Raises `DamageError` where they are none."""
+    with reading(record.path / DATABASE):
+        return claims_of(record.recipe)
 
 
 def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim]) -> list[Finding]:

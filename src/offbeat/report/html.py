@@ -16,7 +16,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from offbeat.core.metric_names import NamedMetric
-from offbeat.report.claims import claims_of, finding_rows, findings
+from offbeat.report.claims import claims_of_run, finding_rows, findings
 from offbeat.report.clients import client_table, client_values, each_client
 from offbeat.report.curves import AXES, CURVES_WITH_BANDS, make_curves
 from offbeat.report.interactive import (
@@ -245,7 +245,7 @@ def _best(table: Table) -> set[tuple[str, int]]:
 def _claims(groups: Groups) -> list[tuple[str, ...]]:
     """The paper's claims, from the recipe of the first run, beside the runs' evidence."""
     first = next(iter(groups.values()))[0]
-    return [row for one in findings(groups, claims_of(first.recipe)) for row in finding_rows(one)]
+    return [row for one in findings(groups, claims_of_run(first)) for row in finding_rows(one)]
 
 
 def _recipes(groups: Groups) -> Iterator[tuple[str, str, str]]:

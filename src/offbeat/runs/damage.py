@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from pydantic import ValidationError
 from safetensors import SafetensorError
 
 from offbeat.core.errors import DamageError, OffbeatError, RunError, reason_of
+from offbeat.core.validation import format_error
 
 _COPY = "restore the directory from a copy made whole"
 _ANEW = f"{_COPY}, or begin the run anew in another directory"
@@ -158,5 +160,7 @@ def _code(error: sqlite3.Error) -> int | None:
 def _problem(path: Path, error: Exception) -> str:
     if path.is_file() and path.stat().st_size == 0:
         return "is empty"
+    if isinstance(error, ValidationError):
+        return f"has what is not allowed ({format_error(error)})"
     what = f"{type(error).__name__}: {error}" if isinstance(error, LookupError | TypeError) else str(error)
     return f"cannot be read ({' '.join(what.split())})"

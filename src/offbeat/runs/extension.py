@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import Until
-from offbeat.runs.damage import damage
+from offbeat.runs.damage import damage, reading
 from offbeat.runs.evaluation_log import EvaluationLog
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import DATABASE
@@ -91,8 +91,9 @@ def recorded_until(record: RunRecord) -> Until | None:
     if found is None:
         return None
     try:
-        return _LIMITS.validate_python(found)
-    except (ValidationError, UsageError) as error:
+        with reading(record.path / DATABASE):
+            return _LIMITS.validate_python(found)
+    except UsageError as error:
         raise damage(record.path / DATABASE, f"has limits that are not allowed ({error})") from None
 
 
