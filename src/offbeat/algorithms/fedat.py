@@ -28,7 +28,7 @@ from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels, by_samples, from_memory, shares, toward_bases
 from offbeat.algorithms.factory import algorithm
-from offbeat.algorithms.option_types import Epochs, ProximalWeight, Steps
+from offbeat.algorithms.option_types import Count, Epochs, ProximalWeight, Steps
 from offbeat.algorithms.schedules import Round, train
 from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
 from offbeat.core.algorithm import Algorithm
@@ -50,7 +50,7 @@ Ratio = Annotated[
     float, Field(gt=1, allow_inf_nan=False, description="ratio v of response times within a tier")
 ]
 ClientsPerTier = Annotated[
-    int | None, Field(ge=1, description="clients in a tier's round; None means all of the tier")
+    Count | None, Field(description="clients in a tier's round; None means all of the tier")
 ]
 Retier = Annotated[bool, Field(description="move clients whose response time changes")]
 

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from offbeat.algorithms.aggregators import SumOfDeltas
 from offbeat.algorithms.factory import algorithm
-from offbeat.algorithms.option_types import Concurrency, Epochs, ServerRate, Steps
+from offbeat.algorithms.option_types import Concurrency, Count, Epochs, ServerRate, Steps
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
@@ -19,7 +19,7 @@ from offbeat.local.objectives import Plain
     kind="semi-asynchronous",
 )
 def fedbuff(
-    size: Annotated[int, Field(ge=1, description="buffer size K")] = 10,
+    size: Annotated[Count, Field(description="buffer size K")] = 10,
     steps: Steps = None,
     epochs: Epochs = None,
     *,

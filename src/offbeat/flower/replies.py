@@ -9,7 +9,7 @@ from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.flower.context_state import Memory, PausedTask
 from offbeat.local.torch_learner import TorchLearner
-from offbeat.net.client.first_batch import DataError
+from offbeat.net.client.first_batch import DataError, trying
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import (
@@ -34,13 +34,14 @@ log = logging.getLogger(__name__)
 def register(registered: Registered, site: Site, tell_labels: bool) -> Register | Leave:
     """A site's answer to a run's spec: `Leave`, with the reason, if it cannot take part."""
     try:
-        context = TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
-        if Feature.MERGE in context.objective.provides and not isinstance(context.learner, TorchLearner):
-            raise UsageError(
-                "Flower stores a task that asks for a fresh model, which it cannot with a training loop of "
-                "one's own: use offbeat.client, or an algorithm without fresh models"
-            )
-        context.check_data()
+        with trying():
+            context = TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
+            if Feature.MERGE in context.objective.provides and not isinstance(context.learner, TorchLearner):
+                raise UsageError(
+                    "Flower stores a task that asks for a fresh model, which it cannot with a training loop "
+                    "of one's own: use offbeat.client, or an algorithm without fresh models"
+                )
+            context.check_data()
     except DataError as error:
         log.error("%s", error)
         return Leave(error.told)

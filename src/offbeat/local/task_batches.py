@@ -75,7 +75,8 @@ class TaskBatches:
         read = ready.gather if resident else partial(self._read, ready, client)
         if self.training.accumulate == 1:
             return [BatchPart(rows, read, 1.0, resident)]
-        split = [own for own in rows.tensor_split(self.training.accumulate) if len(own)]
+        # The number is a plan's, and may be any: the work follows from the samples.
+        split = rows.tensor_split(min(self.training.accumulate, len(rows)))
         parts = [BatchPart(own, read, len(own) / len(rows), resident) for own in split]
         for part in parts:
             # A data set that draws does so before the layers do.

@@ -1,13 +1,14 @@
 """Specification of a run for its sites: names and numbers, checked before use, never code."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
@@ -16,7 +17,7 @@ from offbeat.codec import CodecSpec
 from offbeat.core.aggregator import SumOnly
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.objective import Objective
@@ -36,7 +37,17 @@ from offbeat.net.wire.limits import Limits
 MOST_SITES = 2**20
 """Sites of a run: a site takes 8 bytes of memory for each that has come before it."""
 
-Name = Annotated[str, Field(max_length=500)]
+_LONGEST_NAME = 500
+
+
+def _printable(name: str) -> str:
+    """Refuse a name that would write lines of its own into a site's log and terminal."""
+    if not name.isprintable():
+        raise ValueError("it must be printable")
+    return name
+
+
+Name = Annotated[str, Field(max_length=_LONGEST_NAME), AfterValidator(_printable)]
 Size = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -91,6 +102,19 @@ class RunSpec(BaseModel):
                 del document["training"][option]
         return document
 
+    @field_validator("algorithm")
+    @classmethod
+    def _named(cls, algorithm: dict[str, Any]) -> dict[str, Any]:
+        name = algorithm.get("name")
+        if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+            raise ValueError(f"its name must be a text of at most {_LONGEST_NAME} characters")
+        return algorithm
+
+    @property
+    def _needs_no_algorithm(self) -> bool:
+        """Whether sites train with the plain objective of an algorithm that they do not know."""
+        return self.plain and self.algorithm["name"] not in ALGORITHMS
+
     @property
     def parameters(self) -> int:
         """Parameters of the model."""
@@ -108,7 +132,7 @@ class RunSpec(BaseModel):
             steps: Local steps that were done.
             allow: What the site allows, for an algorithm that is not built in.
         """
-        if self.plain and self.algorithm.get("name") not in ALGORITHMS:
+        if self._needs_no_algorithm:
             return 1.0
         aggregator = self.make_algorithm(allow).aggregator
         return aggregator.factor(Task(0, 0, 0, steps, 0.0)) if isinstance(aggregator, SumOnly) else 1.0
@@ -122,7 +146,7 @@ class RunSpec(BaseModel):
         Raises:
             UsageError: The algorithm is not known here.
         """
-        if self.plain and self.algorithm.get("name") not in ALGORITHMS:
+        if self._needs_no_algorithm:
             return wrap_buffers(Plain(), self.buffers)
         return self.make_algorithm(allow).objective
 
@@ -134,7 +158,7 @@ class RunSpec(BaseModel):
         """
         if self.privacy is not None and self.privacy.labels is None:
             return False
-        if self.plain and self.algorithm.get("name") not in ALGORITHMS:
+        if self._needs_no_algorithm:
             return True
         return Feature.LABELS in self.make_algorithm(allow).requires
 
@@ -273,16 +297,37 @@ def read_run_spec(document: Mapping[str, Any]) -> RunSpec:
     Raises:
         UsageError: This version does not know such a run, or its model is larger than what may travel.
     """
+    with in_one_line("the server's run specification cannot be carried out"):
+        return _checked(document)
+
+
+@contextmanager
+def in_one_line(what: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
+    """Turn an error that nobody has foreseen into one line: what a server sends may cause any.
+
+    Args:
+        what: What has failed, as the line begins.
+        kind: The error that is raised.
+    """
+    try:
+        yield
+    except (OffbeatError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise kind(f"{what}: {type(error).__name__}: {' '.join(str(error).split()):.500}") from error
+
+
+def _checked(document: Mapping[str, Any]) -> RunSpec:
     try:
         spec = RunSpec.model_validate(dict(document))
-        name = str(spec.algorithm.get("name"))
-        if name in ALGORITHMS or not (spec.plain or ":" in name):
-            spec.make_algorithm()
     except ValidationError as error:
         raise UsageError(
             f"the server's run specification is not understood: {format_error(error)}; "
             "have both the same version of Offbeat?"
         ) from None
+    name = spec.algorithm["name"]
+    if name in ALGORITHMS or not (spec.plain or ":" in name):
+        spec.make_algorithm()
     if isinstance(spec.model, NamedModel):
         return spec
     layout = _check_size(ModelMaker(spec.model, spec.sample_shape, spec.classes))

@@ -148,7 +148,7 @@ def fedasmu(
     size: Size = 10,
     period: Period = 10.0,
     threshold: Threshold = None,
-    tau_max: Annotated[int, Field(ge=1, description="most staleness s = t − o + 1 of an update used")] = 99,
+    tau_max: Annotated[Count, Field(description="most staleness s = t − o + 1 of an update used")] = 99,
     controls: ControlsOption = Controls(),
     ask: Selector = LearnedTiming(),
     ask_every: AskEvery = None,

@@ -98,7 +98,7 @@ def fedssmu(
     clients_per_round: Annotated[
         Count | None, Field(description="clients of a round m'; None means all")
     ] = None,
-    tau_max: Annotated[int, Field(ge=1, description="most staleness k + 1 of an update used")] = 99,
+    tau_max: Annotated[Count, Field(description="most staleness k + 1 of an update used")] = 99,
     controls: ControlsOption = Controls(),
     ask: Selector = LearnedTiming(),
     ask_every: AskEvery = None,

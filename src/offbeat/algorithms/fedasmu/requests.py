@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from offbeat.algorithms.fedasmu.merging import FreshMerge
-from offbeat.algorithms.option_types import NonNegative, Share
+from offbeat.algorithms.option_types import Count, NonNegative, Share
 from offbeat.core.commands import Command, Send, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, WantsModel
 from offbeat.core.features import Feature
@@ -37,7 +37,7 @@ from offbeat.core.streams import Purpose
 from offbeat.core.validation import checked_dataclass
 
 AskEvery = Annotated[
-    int | None, Field(ge=1, description="local steps between possible requests; None means an epoch")
+    Count | None, Field(description="local steps between possible requests; None means an epoch")
 ]
 ACTIONS = (0, 1, -1)
 _WAVES = (1, 2, 3, 4)  # k in cos(π k l / L), the position of epoch l in its task

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
-from offbeat.algorithms.option_types import ServerRate
+from offbeat.algorithms.option_types import ServerRate, Whole
 from offbeat.algorithms.robust.median import median
 from offbeat.algorithms.robust.rule import Malicious
 from offbeat.algorithms.robust.trimmed_mean import trimmed_mean
@@ -23,7 +23,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.validation import checked_dataclass
 
-Number = Annotated[int, Field(ge=3, description="number B of buckets")]
+Number = Annotated[Whole, Field(ge=3, description="number B of buckets")]
 BucketRule = Annotated[
     Literal["median", "trimmed_mean"], Field(description="rule that combines the buckets' means")
 ]

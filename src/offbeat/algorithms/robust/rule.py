@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.algorithms.option_types import ServerRate
+from offbeat.algorithms.option_types import ServerRate, Whole
 from offbeat.algorithms.robust.distances import gram
 from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.features import Feature
@@ -25,7 +25,7 @@ Weigh = Annotated[
     Literal["before", "after"],
     Field(description="before: the rule sees s(τ_i) Δ_i; after: it sees Δ_i, and s multiplies what it gives"),
 ]
-Malicious = Annotated[int, Field(ge=0, description="most malicious updates f of an aggregation")]
+Malicious = Annotated[Whole, Field(ge=0, description="most malicious updates f of an aggregation")]
 
 
 @checked_dataclass(kw_only=True)

@@ -6,6 +6,7 @@ function that calls it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from offbeat.core.objective import Objective
 from offbeat.data.dataset import Batch, Dataset
 from offbeat.local.criterion import split
 from offbeat.local.torch_learner import TorchLearner
+from offbeat.net.run_spec import in_one_line
 
 _BINARY = functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits
 _CLASSES = functional.cross_entropy, functional.nll_loss
@@ -31,6 +33,21 @@ class DataError(UsageError):
     """Data of a site that do not fit the run. The server gets `told`, which has nothing of the data."""
 
     told = "the data of this site do not fit the run, which its own log says more of"
+
+
+class TrialError(DataError):
+    """A run that fails here for a reason that nobody has foreseen, whose text may have values of the data."""
+
+    told = "this site cannot carry out the run's plan, which its own log says more of"
+
+
+def trying() -> AbstractContextManager[None]:
+    """A context in which a plan is tried on a site's data: whatever it raises is one line.
+
+    Raises:
+        TrialError: It has raised what is no error of Offbeat's.
+    """
+    return in_one_line("the run's plan cannot be carried out on the data of this site", TrialError)
 
 
 def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Objective) -> None:

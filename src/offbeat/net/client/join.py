@@ -21,6 +21,7 @@ from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import SiteClient
 from offbeat.net.client.connector import connector
 from offbeat.net.client.examples_ledger import ExamplesLedger
+from offbeat.net.client.first_batch import trying
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.reconnecting import Connect
 from offbeat.net.client.site import OwnModel, Site
@@ -167,9 +168,10 @@ def make_context(
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> TrainingContext:
         torch.set_num_threads(threads)
-        spec = read_run_spec(document)
-        context = TrainingContext.of(spec, site, client, min_step_seconds, examples)
-        context.check_data()
-        return context.evaluating(threads)
+        with trying():
+            spec = read_run_spec(document)
+            context = TrainingContext.of(spec, site, client, min_step_seconds, examples)
+            context.check_data()
+            return context.evaluating(threads)
 
     return prepare

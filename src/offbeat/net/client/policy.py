@@ -75,7 +75,7 @@ class SitePolicy:
     min_batch_size: Count = 4
     min_samples: Count = 4
     min_steps: Count = 1
-    max_steps: Annotated[int | None, Field(ge=1)] = 100_000
+    max_steps: Count | None = 100_000
     objectives: tuple[str, ...] | None = None
     metrics: tuple[str, ...] | None = None
     evaluations: bool = True

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from offbeat.core.types import Count, Seconds
+from offbeat.core.types import Count, Seconds, Whole
 from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import ModelChoice
 from offbeat.secure.unmasking import UnmaskingTimes
@@ -51,15 +51,15 @@ class ServerOptions:
             masked for the present committee are dropped. None means that the committee stays as it is.
     """
 
-    clients: Annotated[int, Field(ge=1)] = 1
+    clients: Count = 1
     lease: Seconds = 60.0
     task_timeout: Seconds | None = 600.0
     norm_bound: Seconds | None = None
     max_samples: Count | None = None
     evaluation_timeout: Seconds = 60.0
     rollback: bool = True
-    remembered: Annotated[int, Field(ge=0)] = 8
-    max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
+    remembered: Annotated[Whole, Field(ge=0)] = 8
+    max_consecutive_failures: Count | None = 5
     share_model: ModelChoice | None = None
     mirror_required: bool = False
     keep_updates: bool = False
