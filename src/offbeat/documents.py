@@ -1,7 +1,8 @@
 """Small files and YAML that may come from others: read within limits, refused in one line.
 
 A YAML text of a few lines can mean lists within lists without end, by aliases, or a number of a million
-digits. So its size, its depth and the number of its values are checked first, an alias as often as used.
+digits. So its size, its depth and the number of its values are checked first, an alias as often as used. A
+key that stands twice in a mapping is refused: one of its values would be dropped without a word.
 """
 
 import os
@@ -84,7 +85,42 @@ def _parse(text: str, what: str) -> Any:
 
 def _load(text: str, what: str, loader: type[yaml.SafeLoader]) -> Any:
     _check_size(text, what, loader)
-    return yaml.load(text, loader)
+    reader: Any = loader(text)
+    try:
+        root = reader.get_single_node()
+        if root is None:
+            return None
+        _check_keys(root)
+        return reader.construct_document(root)
+    finally:
+        reader.dispose()
+
+
+def _check_keys(root: yaml.Node) -> None:
+    """Refuse a mapping with a key twice, of which YAML would keep the last; a merged key may be replaced."""
+    nodes, seen = [root], set[int]()
+    while nodes:
+        node = nodes.pop()
+        if id(node) in seen or not isinstance(node, yaml.CollectionNode):
+            continue
+        # A node stands in each place where an alias stands for it.
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            nodes += node.value
+            continue
+        lines: dict[tuple[str, str], int] = {}
+        for key, value in node.value:
+            nodes += [key, value]
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            if (before := lines.get((key.tag, key.value))) is not None:
+                raise yaml.constructor.ConstructorError(
+                    None,
+                    None,
+                    f"the key {key.value[:60]!r} is there already, at line {before}",
+                    key.start_mark,
+                )
+            lines[key.tag, key.value] = key.start_mark.line + 1
 
 
 def _number(loader: yaml.SafeLoader, node: Any) -> int | float:
