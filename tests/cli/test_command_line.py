@@ -283,6 +283,17 @@ def test_a_sweep_its_tables_and_runs_of_equal_labels(
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("label", "says"), [("", "give what reports"), ("a\nb", "leave out characters"), ("a/b", "leave out /")]
+)
+def test_a_label_of_the_command_line_follows_the_rule_of_recipes(
+    label: str, says: str, recipe: str, offbeat: Any
+) -> None:
+    complaint = offbeat("run", recipe, "--label", label).complaint()
+    assert f"--label {label!r} is not allowed: " in complaint
+    assert says in complaint
+
+
 def test_runs_are_compared_by_any_metric(recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_module, "compare", one_by_one)
     options = ("-a", "fedbuff", "--seeds", 1, "--out", "one", "--metric", "loss", "--target", 2.2)

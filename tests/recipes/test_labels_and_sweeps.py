@@ -7,11 +7,12 @@ import pytest
 import yaml
 
 import offbeat as ob
-from offbeat.recipes import compare
+from offbeat.recipes import compare, load
 from offbeat.recipes.build import resume_run, run_recipe
 from offbeat.recipes.compare import MAX_RUNS, plan
 from offbeat.recipes.from_run import simulate_like
-from offbeat.recipes.load import load_recipe, own_recipe
+from offbeat.recipes.load import document_of, load_recipe, own_recipe
+from offbeat.recipes.recipe import MOST_LABELS
 from offbeat.recipes.sweep import directory_name, sweep_points
 from offbeat.report import group_by_label
 
@@ -105,6 +106,45 @@ def test_what_a_label_sets_is_checked_when_the_recipe_is_loaded(changes: Any, sa
     complained = refusal(recipe)
     assert complained.startswith(f"{recipe}: ")
     assert said in complained
+
+
+def test_a_label_is_checked_without_the_others(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work of reading a recipe is that of its labels, not of each with all."""
+    algorithms = {f"a{n}": {"name": "fedavg", "set": {"training.lr": n + 1}} for n in range(20)}
+    Path(recipe).write_text(yaml.safe_dump({**RECIPE, "algorithms": algorithms, "algorithm": "a0"}))
+    checked = []
+
+    def noting(document: dict[str, Any], source: str) -> Any:
+        checked.append(document)
+        return validated(document, source)
+
+    validated = load._validated
+    monkeypatch.setattr(load, "_validated", noting)
+    loaded = load_recipe(recipe)
+    whole, *each = checked
+    assert len(whole["algorithms"]) == len(each) == 20
+    assert not any({"algorithms", "claims", "scales", "sweep"} & document.keys() for document in each)
+    own = own_recipe(loaded, loaded.spec("a7"))
+    assert own.algorithms is loaded.algorithms
+    assert document_of(own) == {
+        **document_of(loaded), "algorithm": {"label": "a7", "name": "fedavg"},
+        "training": {**document_of(loaded)["training"], "lr": 8.0},
+    }  # fmt: skip
+
+
+def test_a_recipe_has_not_more_labels_than_a_comparison_has_runs(recipe: str) -> None:
+    assert MOST_LABELS == MAX_RUNS
+    algorithms = {f"a{n}": {"name": "fedavg"} for n in range(MOST_LABELS + 1)}
+    Path(recipe).write_text(yaml.safe_dump({**RECIPE, "algorithms": algorithms, "algorithm": "a0"}))
+    with pytest.raises(ob.UsageError, match="algorithms has 1001 labels, at most 1000 are allowed"):
+        load_recipe(recipe)
+
+
+def test_the_directory_of_a_label_and_its_sweep_must_fit(recipe: str) -> None:
+    algorithms = {"a" * 250: {"name": "fedavg"}}
+    Path(recipe).write_text(yaml.safe_dump({**RECIPE, "algorithms": algorithms, "algorithm": "fedavg"}))
+    assert len(plan(load_recipe(recipe), ["a" * 250], 1, Path("out"))) == 1
+    assert "and has 261 bytes: at most 255 are allowed" in refusal(recipe, sweeps=["training.lr=0.12345"])
 
 
 def test_a_label_may_have_a_trace_and_weights_of_its_own(recipe: str) -> None:

@@ -12,7 +12,16 @@ from offbeat.recipes.load import load_recipe
         (["world.clients=7"], "world.clients = 7 is not clients = 10"),
         (["training.optimizer=adam", "training.momentum=0.9"], "momentum = 0.9 is for sgd"),
         (["world.availability.present=0.5"], "present = 0.5 is a share of period"),
-        (["algorithms={../mine: {name: fedavg}}"], "label '../mine' in algorithms names a directory"),
+        (["algorithms={../mine: {name: fedavg}}"], "label '../mine' is not allowed: it names a directory"),
+        (
+            ["algorithms={a\\b: {name: fedavg}}"],
+            r"label 'a\\b' is not allowed: it names a directory: leave out /, \ ",
+        ),
+        ([f"algorithms={{{'a' * 300}: {{name: fedavg}}}}"], "and has 300 bytes: at most 255 are allowed"),
+        (
+            ["algorithm={name: fedavg, label: a/b}"],
+            "algorithm.label = 'a/b' is not allowed: it names a directory",
+        ),
         (["until={}"], "the run would never end"),
     ],
 )

@@ -34,6 +34,10 @@ def test_numbers_of_numpys_are_recorded_as_pythons(tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"seed": 1.5}, r"seed = 1\.5 is not allowed: give an integer"),
+        ({"label": ""}, "label = '' is not allowed: give what reports shall call the run"),
+        ({"label": 3}, "label = 3 is not allowed: give a text"),
+        ({"label": "a\nb"}, "label = 'a.*b' is not allowed: leave out characters"),
+        ({"label": "../x"}, "label = '../x' is not allowed: it names a directory"),
         ({"workers": 1.5}, r"workers = 1\.5 is not allowed"),
         ({"client_memory": -1}, "client_memory = -1 is not allowed: give a number of bytes from 0"),
     ],

@@ -9,7 +9,7 @@ import typer
 from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import RunWatcher, live_progress, out, resumable, see_with, show_run
-from offbeat.core.errors import UsageError
+from offbeat.core.labels import check_label
 
 
 def run(
@@ -38,8 +38,8 @@ def run(
     loaded = load_recipe(
         recipe, sets=common_options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
     )
-    if label is not None and not label.strip():
-        raise UsageError(f"--label {label!r} is not allowed: give what reports shall call the run")
+    if label is not None:
+        check_label(label, "--label")
     place = directory or new_directory(recipe)
     execution = executor_options.execution(
         workers, executor, ray_address, client_memory, keep_checkpoint=keep_checkpoint

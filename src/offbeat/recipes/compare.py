@@ -15,6 +15,7 @@ from offbeat.callbacks.callbacks_by_name import make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.differences import first_difference
 from offbeat.core.errors import UsageError
+from offbeat.core.labels import check_label
 from offbeat.core.schedule_rule import without_rule
 from offbeat.experiment import check_concurrency
 from offbeat.recipes.build import make_learner
@@ -73,13 +74,15 @@ def plan(
     runs, clients = list[PlannedRun](), dict[str, int]()
     for setting in settings(recipe, labels):
         algorithm = setting.algorithm(allowed)
-        data = repr(document_of(setting.recipe) | dict.fromkeys(_NOT_OF_DATA))
+        data = repr(setting.recipe.model_dump(mode="json", exclude=set(_NOT_OF_DATA)))
         if data not in clients:
             learner = make_learner(setting.recipe, allowed)
             clients[data] = learner.clients
             check_metrics(setting.recipe, learner, metric)
         check_concurrency(algorithm, clients[data], setting.text)
-        place = out / directory_name(setting.label, setting.point)
+        place = out / check_label(
+            directory_name(setting.label, setting.point), "label with its values of the sweep,"
+        )
         for own in setting.runs(seeds):
             run = PlannedRun(own, setting.text, place / f"seed-{own.seed}", execution, allowed)
             _check_same(run, algorithm)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError, reason_of
+from offbeat.core.labels import check_label
 from offbeat.core.limits import Until
 from offbeat.core.validation import MAPPING_EXPECTED, did_you_mean, format_error, most_relevant
 from offbeat.documents import parse_yaml, read_text
@@ -65,7 +66,10 @@ def load_recipe(
     for text in sweeps:
         key, values = _assignment(text, "--sweep", "section.key=value,value", "[{}]")
         document["sweep"] = {**_mapping(document, "sweep"), key: values}
-    return amend(document, sets, name)
+    recipe = amend(document, sets, name)
+    if (label := recipe.algorithm.get("label")) is not None:
+        check_label(label, f"{name}: algorithm.label =")
+    return recipe
 
 
 def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
@@ -127,12 +131,16 @@ def own_recipe(
     changes = {**spec.get("set", {}), **changes}
     if not changes:
         return recipe.model_copy(update={"algorithm": algorithm})
-    document = document_of(recipe) | {"algorithm": algorithm}
+    # What is checked already stays as it is: a recipe may have many labels, and each is checked so.
+    beside = {name: getattr(recipe, name) for name in BESIDE if name != "algorithm"}
+    document = {name: getattr(recipe, name) for name in Recipe.model_fields if name not in BESIDE}
+    document |= recipe.model_dump(mode="json", include={key.split(".")[0] for key in changes} - BESIDE)
+    document["algorithm"] = algorithm
     where = ": ".join(filter(None, [source, f"label {spec.get('label', spec['name'])}"]))
     for key, value in changes.items():
         change(document, key, deepcopy(value), where)
     _resolve_initial(document, Path.cwd())
-    return _validated(document, where)
+    return _validated(document, where).model_copy(update=beside)
 
 
 def check(document: Any, source: str) -> Recipe:

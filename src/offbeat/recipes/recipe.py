@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from offbeat.core.guard import Guard
+from offbeat.core.labels import check_label
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.streams import check_seed
@@ -21,6 +22,8 @@ from offbeat.runs.recorded_options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 
+MOST_LABELS = 1000
+"""Labels of a recipe at most, as many as a comparison has runs: each is checked when the recipe is read."""
 # YAML reads an unquoted `off` as False.
 OFF = (False, "off")
 FunctionName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function")]
@@ -200,11 +203,12 @@ class Recipe(Section):
         if self.until.never:
             raise ValueError(NEVER_ENDS)
         check_target(self.metric, self.target)
+        if (count := len(self.algorithms)) > MOST_LABELS:
+            raise ValueError(
+                f"algorithms has {count} labels, at most {MOST_LABELS} are allowed: leave out some"
+            )
         for label in self.algorithms:
-            if not label or label.startswith(".") or {"/", "\\"} & set(label):
-                raise ValueError(
-                    f"label {label!r} in algorithms names a directory: leave out / and a leading dot"
-                )
+            check_label(label, "in algorithms, label")
         for label, own in self.algorithms.items():
             if not isinstance(changes := own.get("set", {}), dict):
                 raise ValueError(

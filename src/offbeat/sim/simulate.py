@@ -7,6 +7,7 @@ from typing import Any
 from offbeat.callbacks.callback import Callback
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.guard import Guard
+from offbeat.core.labels import check_label
 from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
 from offbeat.core.privacy.privacy_options import Privacy
@@ -82,6 +83,8 @@ def simulate(
         UsageError: The arguments do not describe a possible run.
         RunError: The run fails, or a callback does.
     """
+    if label is not None:
+        check_label(label, "label =")
     execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
         algorithm, learner, seed, until, evaluate or Every(), guard, privacy, initial, label, recipe
