@@ -37,6 +37,12 @@ def test_a_metric_that_comes_later_has_a_column(tmp_path: Path):
     assert [row["dice"] for row in read(tmp_path / "metrics.csv")] == ["", "0.5", ""]
 
 
+def test_a_run_of_another_party_may_have_very_many_metrics(tmp_path: Path):
+    names = [f"m{n}" for n in range(30_000)]
+    tell_all(CSVTracker(), live_run(tmp_path), [evaluation(0, **dict.fromkeys(names, 0.5))])
+    assert list(read(tmp_path / "metrics.csv")[0])[-30_000:] == names
+
+
 def test_a_resumed_run_has_each_evaluation_once(tmp_path: Path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     tell_all(CSVTracker(), live_run(whole))

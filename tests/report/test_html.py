@@ -112,6 +112,16 @@ def test_every_metric_of_any_run_is_in_the_switch(tmp_path: Path) -> None:
     assert "shapes" not in chosen["curves"]["auroc/time"]["layout"]
 
 
+def test_many_metrics_are_limited_and_the_page_says_so(tmp_path: Path) -> None:
+    """A run of another party may have any number of them, and each has figures of its own."""
+    names = [f"m{n:03}" for n in range(300)]
+    run = FakeRun("a", evaluations=[evaluation(0.0, 0.5, **dict.fromkeys(names, 1.0))])
+    page = write(tmp_path, [run], metric="m299")
+    assert len(page.options) == 201
+    assert {"accuracy", "m198", "m299"} < set(page.options)
+    assert " 100 more metrics were left out to keep the page small." in "".join(page.shown)
+
+
 def test_many_runs_are_limited_and_the_page_says_so(tmp_path: Path) -> None:
     runs = [fleet(label, seed, clients=2, tasks=5) for label in ("a", "b", "c") for seed in range(15)]
     page = write(tmp_path, runs)

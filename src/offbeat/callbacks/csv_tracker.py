@@ -51,7 +51,7 @@ class CSVFile:
     def __init__(self, path: Path, past: Iterable[Metric]) -> None:
         self._path = path
         self._rows: list[dict[str, Any]] = []
-        self._columns = list(COLUMNS)
+        self._columns = dict.fromkeys(COLUMNS)
         path.parent.mkdir(parents=True, exist_ok=True)
         for metrics in past:
             self._add(metrics)
@@ -72,7 +72,7 @@ class CSVFile:
 
     def _add(self, metrics: Metric) -> dict[str, Any]:
         row = {name: getattr(metrics, name) for name in COLUMNS} | values(metrics)
-        self._columns += [name for name in row if name not in self._columns]
+        self._columns |= dict.fromkeys(row)
         self._rows.append(row)
         return row
 

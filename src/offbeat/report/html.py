@@ -38,6 +38,7 @@ from offbeat.runs.record import RunRecord
 
 MAX_TIMELINES = 24
 MAX_CURVE_POINTS = 3000
+MAX_METRICS = 200
 
 Groups = Mapping[str, Sequence[RunRecord]]
 
@@ -82,7 +83,9 @@ def write_html(
         records, target=target, metric=metric, baseline=baseline, activities=activities,
         evaluations=evaluations,
     )  # fmt: skip
-    metrics = [metric_of(records, name) for name in recorded_metrics(evaluations)]
+    names = recorded_metrics(evaluations)
+    shown = {*names[:MAX_METRICS], table.measure.name}
+    metrics = [metric_of(records, name) for name in names if name in shown]
     styles = choose_styles(groups)
     timelines = _timelines(groups)
     values = client_values(groups)
@@ -107,6 +110,7 @@ def write_html(
         headline=table.headline,
         cards=_cards(table),
         metrics=metrics,
+        metrics_left_out=len(names) - len(metrics),
         summary=to_cells(table),
         labels=[row.label for row in table.rows],
         differences=difference_cells(table),

@@ -211,6 +211,24 @@ def test_the_names_of_all_sites_together_are_bounded() -> None:
     assert "more than 100 names" in str(effects.messages)
 
 
+def test_the_names_of_all_evaluations_together_are_bounded() -> None:
+    """The next evaluation has no new hundred: each name is a column of the run's record."""
+    c = coordinator(sites=1, higher_is_better={"dice": True})
+    c.take()
+    c.receive(2.0, "a", found(0, dice=0.5, **{f"a{i}": 1.0 for i in range(98)}))
+    assert "clients.a97" in took(c, 2.0).metrics[0].found
+    for version, names, said in [
+        (1, [f"b{i}" for i in range(3)], "more than 100 names: use the same each time"),
+        (2, ["b0", "b1"], ""),
+        (3, ["c0"], "more than 100 names"),
+        (4, ["a97", "b1"], ""),
+    ]:
+        update(c, 2.0 + version, "a", version - 1)
+        took(c, 2.0 + version)
+        c.receive(2.5 + version, "a", found(version, dice=0.5, **dict.fromkeys(names, 1.0)))
+        assert said in str(took(c, 2.5 + version).messages)
+
+
 def test_what_is_undefined_or_infinite_at_a_site_is_counted_and_never_in_a_mean() -> None:
     c = coordinator()
     c.take()

@@ -91,6 +91,20 @@ def test_a_site_joins_is_given_work_and_its_update_is_used() -> None:
     assert c.tensors.version == 1
 
 
+def test_the_names_of_the_updates_metrics_are_bounded_in_a_run() -> None:
+    """Each is a column of the journal's table."""
+    c = coordinator()
+    c.receive(0.0, "a", HELLO)
+    for task in range(5):
+        own = {f"m{task}.{n}": 1.0 for n in range(25)}
+        c.receive(1.0 + task, "a", result(task, metrics={"loss": 0.5, "norm": 1.0, **own}))
+        (ack,) = (m for _, m in c.take().messages if isinstance(m, UpdateAck))
+        assert ack.accepted == (task < 4)
+    assert "the metrics of the run's sites have more than 100 names: use the same each time" in ack.reason
+    c.receive(7.0, "a", result(5, metrics={"loss": 0.5, "m3.24": 1.0}))
+    assert c.take().messages[0] == ("a", UpdateAck(5, accepted=True))
+
+
 def test_the_steps_of_an_epoch_follow_from_the_batch_size_if_the_site_does_not_tell() -> None:
     c = coordinator()
     c.receive(0.0, "a", Register(samples=31, steps_per_epoch=0))

@@ -12,11 +12,9 @@ from offbeat.core.events import ClientId, Metrics, Version
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.net.messages import EvaluationRequest, EvaluationResult, FromServer
 from offbeat.net.server.effects import DoneEvaluation, Evaluation
+from offbeat.net.server.metric_names import MetricNames
 from offbeat.net.server.site_registry import Registry, SiteRecord
-from offbeat.net.server.validation import InvalidUpdateError, check_evaluation
-
-MOST_NAMES = 100
-"""Names of metrics in an evaluation, of all sites together."""
+from offbeat.net.server.validation import check_evaluation
 
 
 class ClientEvaluations:
@@ -45,6 +43,7 @@ class ClientEvaluations:
         self.deadline, self.last = inf, -1
         self._registry, self._send, self._at_server, self._timeout = registry, send, at_server, timeout
         self._higher_is_better = higher_is_better
+        self._names = MetricNames(("loss", "accuracy", *higher_is_better))
         self._current: Evaluation | None = None
         self._waiting: Evaluation | None = None
         self._asked: set[ClientId] = set()
@@ -89,9 +88,7 @@ class ClientEvaluations:
         self._asked.discard(site.client)
         metrics = check_evaluation(result, site.held_out or 0)
         if result.samples:
-            names = {name for _, found in self._found.values() for name in found} | metrics.keys()
-            if len(names) > MOST_NAMES:
-                raise InvalidUpdateError(f"the sites' metrics have more than {MOST_NAMES} names", "metrics")
+            self._names.admit(metrics)
             self._found[site.client] = result.samples, metrics
 
     def server_found(self, evaluation: Evaluation, metrics: Metrics) -> None:

@@ -45,6 +45,7 @@ from offbeat.net.secure.update_checks import update_check_of
 from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import SiteRow
+from offbeat.net.server.metric_names import MetricNames
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_registry import SiteRecord, TaskStatus
 from offbeat.net.server.validation import (
@@ -106,6 +107,7 @@ class MessageHandler:
         self._labels_needed = Feature.LABELS in run.algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
         self._ranges = run.algorithm.objective.metric_ranges
+        self._names = MetricNames(("loss", "norm", *self._ranges))
         form = UpdateForm(run.algorithm.codec, options.norm_bound, self._ranges)
         check = update_check_of(run.release_plan, form, driver.tensors, driver.directions)
         self._updates = driver.helpers.update_check(check)
@@ -395,6 +397,7 @@ class MessageHandler:
             if not task.hold:
                 raise InvalidUpdateError(f"task {task.id} is not to be held", "request")
             metrics = check_metrics(ready.metrics, self._ranges)
+            self._names.admit(metrics)
             steps = check_steps(ready.steps, task.steps)
             self._driver.apply(now, Ready(site.client, task.id, steps, metrics))
 
@@ -402,6 +405,7 @@ class MessageHandler:
         record, (_, base) = self._registry.assigned[task.id], self._driver.tensors.bases[task.id]
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
+        self._names.admit(update.metrics)
         result = self._updates.check(site, record.command, update, base)
         if result is not None:
             self._take(now, site, task, update.steps, result)
