@@ -78,7 +78,7 @@ class CSVFile:
 
     def _write(self) -> None:
         """Replace the file by the table, at once."""
-        write_own(self._path, csv_text([self._columns, *map(self._cells, self._rows)], _LINE_END))
+        write_own(self._path, csv_text([[*self._columns], *map(self._cells, self._rows)], _LINE_END))
 
     def _cells(self, row: Mapping[str, Any]) -> list[Any]:
         return [row.get(name, "") for name in self._columns]
