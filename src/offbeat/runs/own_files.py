@@ -28,8 +28,12 @@ def make_new(path: Path, mode: int | None = None) -> int:
     Raises:
         OSError: It cannot be made.
     """
-    path.unlink(missing_ok=True)
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS, PRIVATE)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | _FLAGS
+    try:
+        file = os.open(path, flags, PRIVATE)
+    except FileExistsError:
+        path.unlink(missing_ok=True)
+        file = os.open(path, flags, PRIVATE)
     return _with_mode(file, path, mode)
 
 
