@@ -534,6 +534,14 @@ def test_an_update_that_is_held_waits_to_be_called() -> None:
     assert said(c)[1] == TaskCancel(0, "its update is not needed")
 
 
+def test_the_names_of_what_is_ready_are_bounded_too() -> None:
+    c = coordinator(replace(ob.fedasync(steps=6), schedule=_Holding()))
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    c.receive(1.0, "a", UpdateReady(0, 6, {f"m{n}": 1.0 for n in range(101)}))
+    assert "more than 100 names: use the same each time" in str(said(c))
+
+
 def test_an_update_that_was_to_wait_is_not_taken() -> None:
     c = coordinator(replace(ob.fedasync(steps=6), schedule=_Holding()))
     c.receive(0.0, "a", HELLO)
