@@ -19,6 +19,10 @@ class ChannelRefusedError(ChannelClosedError):
     """The peer refuses the credential or a message; another attempt without a change is of no use."""
 
 
+class ChannelReplacedError(ChannelClosedError):
+    """A newer connection of the same site has replaced this one."""
+
+
 class ProtocolError(Exception):
     """The peer broke the protocol; `kind` is the word under which such errors are counted."""
 

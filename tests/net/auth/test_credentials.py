@@ -19,6 +19,7 @@ from offbeat.net.messages import Heartbeat, Rejected
 from offbeat.net.transport import (
     ChannelClosedError,
     ChannelRefusedError,
+    ChannelReplacedError,
     ClientChannel,
     ProtocolError,
 )
@@ -544,6 +545,8 @@ def test_a_duplicate_process_is_told_which_site_it_is():
         async with server() as at, site(at.address, "north") as older:
             await until(lambda: bool(at.heard.links))
             async with site(at.address, "north"):
-                assert "a newer connection of site north has replaced this one" in str(await end_of(older))
+                end = await end_of(older)
+                assert "a newer connection of site north has replaced this one" in str(end)
+                assert isinstance(end, ChannelReplacedError)
 
     asyncio.run(story())

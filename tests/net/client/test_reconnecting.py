@@ -11,7 +11,12 @@ from offbeat.core.errors import RunError
 from offbeat.net.backoff import Backoff
 from offbeat.net.client.heartbeats import Liveness
 from offbeat.net.client.reconnecting import reconnecting
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.net.transport import (
+    ChannelClosedError,
+    ChannelRefusedError,
+    ChannelReplacedError,
+    ClientChannel,
+)
 from tests.net.support import Patient
 
 
@@ -65,3 +70,31 @@ def test_only_a_server_that_has_registered_the_client_was_there(served: bool, at
     with pytest.raises(RunError, match="enough" if served else "no server for 100 s"):
         connected(serve)
     assert made in attempts
+
+
+def replaced_every(seconds: float, times: int) -> int:
+    """How often a client connects that another process replaces so often, and that is refused at last."""
+    connections = 0
+
+    async def serve(liveness: Liveness) -> str | None:
+        nonlocal connections
+        connections += 1
+        if connections > times:
+            raise ChannelRefusedError("enough")
+        liveness.hear(served=True)
+        await liveness.clock.sleep(seconds)
+        raise ChannelReplacedError("a newer connection of site north has replaced this one")
+
+    with pytest.raises(
+        RunError, match="enough" if seconds > 60 else r"replaced the connection 5 times within 10 minutes"
+    ):
+        connected(serve, None)
+    return connections
+
+
+def test_two_processes_with_one_credential_do_not_replace_each_other_for_ever() -> None:
+    assert replaced_every(1.0, 20) == 5
+
+
+def test_a_connection_that_is_replaced_now_and_then_is_opened_again() -> None:
+    assert replaced_every(300.0, 20) == 21

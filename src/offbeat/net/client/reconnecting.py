@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from offbeat.core.errors import RunError, reason_of
 from offbeat.net.backoff import Backoff
 from offbeat.net.client.heartbeats import Liveness
-from offbeat.net.transport import ChannelRefusedError, ClientChannel
+from offbeat.net.transport import ChannelRefusedError, ChannelReplacedError, ClientChannel
 
 Connect = Callable[[], Awaitable[ClientChannel]]
 """Opens a connection to the server."""
@@ -27,7 +27,8 @@ async def reconnecting(
         backoff: The delays between the attempts.
 
     Raises:
-        RunError: The server refuses the client, or cannot be reached.
+        RunError: The server refuses the client, or cannot be reached, or another process replaces each
+            connection.
     """
     while True:
         reason = "the connection was closed"
@@ -39,6 +40,8 @@ async def reconnecting(
             raise RunError(str(error)) from None
         except OSError as error:
             # ChannelClosedError is an OSError.
+            if isinstance(error, ChannelReplacedError):
+                backoff.replaced(liveness.clock.now())
             reason = reason_of(error) or type(error).__name__
         backoff.succeeded(liveness.served)
         await liveness.clock.sleep(backoff.next_delay(liveness.clock.now(), reason))

@@ -12,11 +12,16 @@ from grpc import aio
 from offbeat.net.address import socket_path, split
 from offbeat.net.auth.certificates import SITE, check_usage
 from offbeat.net.auth.credentials import EXPIRES_KEY, SiteCredentials, authorities, pem
-from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, VERSION, channel_options
+from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, STATUS, VERSION, channel_options
 from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.proxy import Proxy
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.net.transport import (
+    ChannelClosedError,
+    ChannelRefusedError,
+    ChannelReplacedError,
+    ClientChannel,
+)
 from offbeat.net.versions import METADATA, VERSION_KEY, refusal
 from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import Limits
@@ -170,4 +175,5 @@ async def broken(call: Call) -> ChannelClosedError:
         )
     if code in FINAL:
         return ChannelRefusedError(f"the server has refused this site: {what}")
-    return ChannelClosedError(f"the connection has ended ({code.name}): {what}")
+    kind = ChannelReplacedError if code is STATUS["replaced"] else ChannelClosedError
+    return kind(f"the connection has ended ({code.name}): {what}")

@@ -13,7 +13,12 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from offbeat.net.messages import FromServer, FromSite
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ProtocolError
+from offbeat.net.transport import (
+    ChannelClosedError,
+    ChannelRefusedError,
+    ChannelReplacedError,
+    ProtocolError,
+)
 from offbeat.net.wire.deadline import Deadline
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget, TokenBucket
@@ -24,8 +29,11 @@ Out = TypeVar("Out", FromSite, FromServer)
 In = TypeVar("In", FromSite, FromServer)
 MOST_BODIES = 2
 """Unprocessed messages with a body, at most."""
-REFUSED = "refused"
-"""The kind of an end after which another attempt without a change is of no use, at the site."""
+_ERRORS: dict[str, type[ChannelClosedError]] = {
+    "refused": ChannelRefusedError,
+    "replaced": ChannelReplacedError,
+}
+"""The error of an end by its kind; that of every other kind is `ChannelClosedError`."""
 
 
 class FrameStream(Protocol):
@@ -44,6 +52,17 @@ class CloseReason:
 
     reason: str
     kind: str = ""
+
+    @classmethod
+    def of(cls, error: ChannelClosedError) -> "CloseReason":
+        """The reason that an error of the stream tells."""
+        kind = next((kind for kind, known in _ERRORS.items() if isinstance(error, known)), "")
+        return cls(str(error), kind)
+
+    @property
+    def error(self) -> ChannelClosedError:
+        """The error that tells it."""
+        return _ERRORS.get(self.kind, ChannelClosedError)(self.reason)
 
 
 class Connection(Generic[Out, In]):
@@ -182,8 +201,7 @@ class Connection(Generic[Out, In]):
     def _closed(self) -> ChannelClosedError:
         if self._ending is None:
             return ChannelClosedError(self._closing)
-        kind = ChannelRefusedError if self._ending.kind == REFUSED else ChannelClosedError
-        return kind(self._ending.reason)
+        return self._ending.error
 
     def _changed(self) -> None:
         self._ends.set()
@@ -202,7 +220,7 @@ class Connection(Generic[Out, In]):
                 await self._stream.write(frame)
                 self._writing.end()
         except ChannelClosedError as error:
-            self.abort(CloseReason(str(error), REFUSED if isinstance(error, ChannelRefusedError) else ""))
+            self.abort(CloseReason.of(error))
         except (ValueError, TypeError) as error:
             self.abort(CloseReason(f"a message cannot be sent: {error}", "ours"))
 
@@ -211,7 +229,7 @@ class Connection(Generic[Out, In]):
             while True:
                 await self._take(await self._next_frame())
         except ChannelClosedError as error:
-            self.abort(CloseReason(str(error), REFUSED if isinstance(error, ChannelRefusedError) else ""))
+            self.abort(CloseReason.of(error))
         except ProtocolError as error:
             self.abort(CloseReason(str(error), error.kind))
 
