@@ -15,8 +15,8 @@ state=/var/lib/offbeat/heart
 install -d -o offbeat -g offbeat -m 0700 /var/lib/offbeat "$state"
 mkdir -p /etc/offbeat/{serve,site}
 for name in north south; do
-    setpriv --reuid offbeat --regid offbeat --clear-groups \
-        /opt/offbeat/bin/offbeat enrol $name --state $state >/etc/offbeat/$name.token
+    (umask 077; setpriv --reuid offbeat --regid offbeat --clear-groups \
+        /opt/offbeat/bin/offbeat enrol $name --state $state >/etc/offbeat/$name.token)
     chown root:offbeat /etc/offbeat/$name.token
     chmod 640 /etc/offbeat/$name.token
 done

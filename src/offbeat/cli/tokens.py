@@ -1,23 +1,22 @@
 """The commands that make and revoke tokens, of sites and of the live page."""
 
-import os
 import time
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from offbeat.cli.common_options import StateDirectory, file_option
-from offbeat.cli.console import out
+from offbeat.cli.console import err, out
+from offbeat.cli.secret_file import TokenOut, new_secret, write_token
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 
-if TYPE_CHECKING:
-    from offbeat.net.kit import Kit
-
 KIT_LIFE = "90d"
 """How long the token of a kit lives, if nothing else is said."""
+_HAND_ON = "give it to the site in a way that nobody else can read; there"
 
 
 def enrol(
@@ -50,6 +49,7 @@ def enrol(
         Path | None,
         file_option("who signs the server's certificate (PEM), for the kit; else the directory's own"),
     ] = None,
+    token_out: TokenOut = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="revoke the site's tokens instead")] = False,
 ) -> None:
     """Make a token for a site and print it, or its kit; only the token's hash is stored at the server."""
@@ -61,11 +61,16 @@ def enrol(
     if revoke and keep:
         raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
     allowed = None if samples is None else _sample_range(samples)
-    if revoke and (allowed or expires or kit or address or ca):
-        given = {"--samples": samples, "--expires": expires, "-o": kit, "--address": address, "--ca": ca}
+    if revoke and (allowed or expires or kit or address or ca or token_out):
+        given = {
+            "--samples": samples, "--expires": expires, "-o": kit, "--address": address, "--ca": ca,
+            "--token-out": token_out,
+        }  # fmt: skip
         option, value = next((option, value) for option, value in given.items() if value)
         raise UsageError(f"{option} {value} is for a site with a token: give --revoke alone")
     life = life_of("--expires", expires or (KIT_LIFE if kit is not None else "never"))
+    if kit is not None and token_out is not None:
+        raise UsageError(f"-o {kit} has the token, so --token-out {token_out} has no use: give one of them")
     if kit is not None:
         check_kit(kit, state, address, ca)
     elif address is not None or ca is not None:
@@ -74,17 +79,40 @@ def enrol(
     if revoke:
         store.revoke(path, site)
         out.print(f"{site} has no token any more", markup=False)
+        return
+
+    def write(token: str) -> None:
+        if kit is not None:
+            write_site_kit(kit, token, life, state, str(address), ca)
+        elif token_out is not None:
+            write_token(token_out, token)
+
+    with new_secret("-o" if kit is not None else "--token-out", kit or token_out):
+        _directory_of_tokens(path.parent, private=tokens is None)
+        token = store.enrol(path, site, keep=keep, samples=allowed, life=life, hand_over=write)
+    if kit is not None:
+        _tell_of_kit(kit)
+    elif token_out is not None:
+        line = f"{token_out}: the token of site {site}; {_HAND_ON}: offbeat join … --token-file …"
+        out.print(line, markup=False, soft_wrap=True)
     else:
-        make_directory(path.parent, private=tokens is None)
-        token = store.enrol(path, site, keep=keep, samples=allowed, life=life)
-        if kit is None:
-            print(token)  # noqa: T201
-        else:
-            _write_kit(kit, token, life, state, str(address), ca)
+        print(token)  # noqa: T201
+
+
+def _directory_of_tokens(directory: Path, *, private: bool) -> None:
+    """Make the directory of tokens if it is missing, and say so, since its name may have a typing error."""
+    missing = not directory.exists()
+    make_directory(directory, private=private)
+    if missing:
+        err.print(
+            f"made {directory}: no run and no certificate is there; if its name is wrong, delete it, and "
+            "give the run's directory",
+            markup=False, soft_wrap=True,
+        )  # fmt: skip
 
 
 def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | None) -> None:
-    """Check, before the site's old token ends, that its kit can be written. Raises `UsageError`."""
+    """Check what a kit needs, before the site's old token ends. Raises `UsageError`."""
     with requires_extra("net"):
         from offbeat.net.address import split
         from offbeat.net.auth.ca import OwnAuthority, covers
@@ -95,10 +123,6 @@ def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | Non
             f"-o {kit} needs --address HOST:PORT, by which the site finds the server, such as "
             "fl.example.org:7117"
         )
-    if kit.exists():
-        raise UsageError(f"-o {kit} is there already: delete it, or choose another name")
-    if not os.access(kit.absolute().parent, os.W_OK | os.X_OK):
-        raise UsageError(f"-o {kit} cannot be written: {kit.absolute().parent} is no directory of this user")
     own = None if state is None else OwnAuthority(state)
     if ca is not None:
         pem(ca)
@@ -109,20 +133,22 @@ def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | Non
         )
 
 
-def _write_kit(kit: Path, token: str, life: int, state: Path | None, address: str, ca: Path | None) -> None:
-    """Write a site's kit, and say what to do with it."""
-    made = write_site_kit(kit, token, life, state, address, ca)
-    lines = [f"{kit}: site {made.name} of the server at {address}; its token ends: {made.ends}"]
+def _tell_of_kit(file: Path) -> None:
+    """Say what to do with a site's kit."""
+    from offbeat.net.kit import KitFile
+
+    made = KitFile(file).read()
+    lines = [f"{file}: site {made.name} of the server at {made.address}; its token ends: {made.ends}"]
     if made.fingerprint is not None:
         lines.append(f"fingerprint of the server's authority: {made.fingerprint}")
-    lines.append("give it to the site in a way that nobody else can read; there: offbeat join --kit …")
+    lines.append(f"{_HAND_ON}: offbeat join --kit …")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
 
 
 def write_site_kit(
     kit: Path, token: str, life: int, state: Path | None, address: str, ca: Path | None = None
-) -> "Kit":
+) -> None:
     """Write a site's kit, with the server's own authority where there is no other one.
 
     Args:
@@ -146,7 +172,6 @@ def write_site_kit(
         address, token, time.time() + life if life else None, text, policy_template(), __version__
     )
     write_kit(kit, made)
-    return made
 
 
 def _sample_range(text: str) -> tuple[int, int]:
@@ -159,12 +184,19 @@ def _sample_range(text: str) -> tuple[int, int]:
     raise UsageError(f"--samples {text} is not allowed: give MIN:MAX, such as 100:5000, :5000 or 100:")
 
 
-def dashboard_token(state: StateDirectory) -> None:
+def dashboard_token(state: StateDirectory, token_out: TokenOut = None) -> None:
     """Make the token of a run's live page and print it; the previous one is no longer valid."""
     from offbeat.net.auth.tokens import DASHBOARD, make_token
 
-    make_directory(state, private=True)
-    print(make_token(state / PAGE_TOKEN, DASHBOARD))  # noqa: T201
+    path = state / PAGE_TOKEN
+    with new_secret("--token-out", token_out):
+        _directory_of_tokens(state, private=True)
+        write = None if token_out is None else partial(write_token, token_out)
+        token = make_token(path, DASHBOARD, hand_over=write)
+    if token_out is None:
+        print(token)  # noqa: T201
+    else:
+        out.print(f"{token_out}: the token of the live page", markup=False, soft_wrap=True)
 
 
 def read_token(file: Path) -> str:

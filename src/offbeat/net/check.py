@@ -1,6 +1,5 @@
 """Tries out a site's set-up before its first run: the way to the server, its credential, the site itself."""
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from offbeat.net.proxy import Proxy
 from offbeat.net.transport import ChannelClosedError
 from offbeat.net.versions import VERSION_KEY
 from offbeat.net.wire.limits import Limits
+from offbeat.runs.permissions import why_unwritable
 from offbeat.version import __version__
 
 MOST_SKEW = 60.0
@@ -114,8 +114,8 @@ def check_way(
 def check_disk(state: Path) -> CheckResult:
     """Whether the state directory can be made and has space."""
     place = next((each for each in (state, *state.absolute().parents) if each.exists()), Path("/"))
-    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        return CheckResult("disk", False, f"{place} is no directory that this user can write to")
+    if (why := why_unwritable(place)) is not None:
+        return CheckResult("disk", False, why)
     free = shutil.disk_usage(place).free
     text = f"{free / 1e9:.1f} GB are free at {place}"
     if free < LEAST_FREE:

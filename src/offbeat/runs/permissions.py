@@ -18,6 +18,17 @@ def private_directory(directory: Path) -> None:
         _LOG.warning("others can read %s, and data of the run: chmod -R go= %s", directory, directory)
 
 
+def why_unwritable(directory: Path) -> str | None:
+    """Why this user can make no file in a directory. None means that it can."""
+    if not directory.is_dir():
+        return f"{directory} is no directory"
+    if os.access(directory, os.W_OK | os.X_OK):
+        return None
+    if os.name == "posix" and os.statvfs(directory).f_flag & os.ST_RDONLY:
+        return f"{directory} is on a read-only file system"
+    return f"this user cannot write to {directory}"
+
+
 def file_mode(directory: Path) -> int:
     """The mode of a new file: as open as its directory, whatever the umask, and never writable by all."""
     return stat.S_IMODE(directory.stat().st_mode) & 0o664

@@ -46,7 +46,7 @@ def test_the_socket_of_a_server_that_died_is_replaced_and_another_file_is_not(tm
     path.write_text("a file")
     with pytest.raises(UsageError, match="another file has this name"):
         check_free(f"unix:{path}")
-    with pytest.raises(UsageError, match="is no directory that this user can write to"):
+    with pytest.raises(UsageError, match="is no directory"):
         check_free(f"unix:{tmp_path}/missing/heart.sock")
     assert path.read_text() == "a file"
 

@@ -185,15 +185,27 @@ def split_token(token: str) -> tuple[str, str]:
 
 
 def enrol(
-    path: Path, site: str, *, keep: bool = False, samples: SampleRange | None = None, life: int = 0
+    path: Path,
+    site: str,
+    *,
+    keep: bool = False,
+    samples: SampleRange | None = None,
+    life: int = 0,
+    hand_over: Callable[[str], object] | None = None,
 ) -> str:
     """Make a token for a site, as `make_token` does. Raises `UsageError` for a name no site can have."""
     check_name("site", site)
-    return make_token(path, site, keep=keep, samples=samples, life=life)
+    return make_token(path, site, keep=keep, samples=samples, life=life, hand_over=hand_over)
 
 
 def make_token(
-    path: Path, name: str, *, keep: bool = False, samples: SampleRange | None = None, life: int = 0
+    path: Path,
+    name: str,
+    *,
+    keep: bool = False,
+    samples: SampleRange | None = None,
+    life: int = 0,
+    hand_over: Callable[[str], object] | None = None,
 ) -> str:
     """Make a token, add its hash to the file, and return the token, which is stored nowhere.
 
@@ -204,13 +216,20 @@ def make_token(
             of the name end.
         samples: Range of the site's number of samples from now on. None leaves the range as it is.
         life: Seconds after which the token expires. 0 means never.
+        hand_over: Called with the token before any token changes. Where it fails, all stay as they are. None
+            means that the caller hands the token over.
 
     Raises:
         RunError: The file is damaged.
-        UsageError: The file cannot be written.
+        UsageError: The file cannot be written, or the token cannot be handed over.
     """
     token, hashed = _new_token(name, life, time.time())
     with _changing(path) as stored:
+        if hand_over is not None:
+            try:
+                hand_over(token)
+            except UsageError as error:
+                raise UsageError(f"{error}; no token has changed") from None
         stored.sites[name] = (*(_last(stored.sites.get(name, ())) if keep else ()), hashed)
         if samples is not None:
             stored.samples[name] = samples

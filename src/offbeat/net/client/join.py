@@ -1,7 +1,6 @@
 """Join a run as a site."""
 
 import asyncio
-import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from offbeat.net.client.worker import Prepare
 from offbeat.net.clock import Clock
 from offbeat.net.run_spec import read_run_spec
 from offbeat.runs.files import sync_directory, write_tensors
+from offbeat.runs.permissions import why_unwritable
 
 KeepModel = str | Path | Callable[[Tensors], object]
 """Where the model that a run shares goes: the name of a file, or a function of its tensors by name."""
@@ -137,11 +137,11 @@ def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
     if callable(target):
         return target
     path = Path(target)
-    if path.suffix != ".safetensors" or path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise UsageError(
-            f"keep_model = {path} cannot be written: give a name that ends in .safetensors, in a directory "
-            "that is there"
-        )
+    why = why_unwritable(path.parent)
+    if path.suffix != ".safetensors" or path.is_dir():
+        why = "give a name that ends in .safetensors, in a directory that is there"
+    if why is not None:
+        raise UsageError(f"keep_model = {path} cannot be written: {why}")
 
     def write(tensors: Tensors) -> None:
         try:

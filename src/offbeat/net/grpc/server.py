@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import socket
 from collections import Counter
 from collections.abc import Mapping
@@ -55,6 +54,7 @@ from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.writer import MessageWriter
+from offbeat.runs.permissions import why_unwritable
 from offbeat.vectors.allocator import tune_malloc
 from offbeat.version import __version__
 
@@ -403,8 +403,8 @@ def check_free(address: str) -> None:
 
 def _check_socket(address: str, path: Path) -> None:
     """Raises `UsageError` if there can be no socket of this name; one that nobody listens on is replaced."""
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise _cannot_listen(address, f"{path.parent} is no directory that this user can write to")
+    if (why := why_unwritable(path.parent)) is not None:
+        raise _cannot_listen(address, why)
     if not path.exists() and not path.is_symlink():
         return
     if not path.is_socket():

@@ -1,0 +1,52 @@
+"""New files for secrets that commands make: checked before, and deleted where the secret is not valid."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offbeat.core.errors import UsageError, reason_of
+from offbeat.runs.files import write_private
+from offbeat.runs.permissions import why_unwritable
+
+TokenOut = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-out", metavar="FILE", help="write the token to a new file of its owner's, and print none"
+    ),
+]
+
+
+@contextmanager
+def new_secret(option: str, file: Path | None) -> Iterator[None]:
+    """Check that an option's file is new and can be written; delete it again where the context fails.
+
+    Args:
+        option: The option.
+        file: The file that is written within the context. None means that there is none.
+
+    Raises:
+        UsageError: The file is there already, or cannot be made in its directory.
+    """
+    if file is None:
+        yield
+        return
+    if file.exists():
+        raise UsageError(f"{option} {file} is there already: delete it, or choose another name")
+    if (why := why_unwritable(file.absolute().parent)) is not None:
+        raise UsageError(f"{option} {file} cannot be written: {why}")
+    try:
+        yield
+    except BaseException:
+        file.unlink(missing_ok=True)
+        raise
+
+
+def write_token(file: Path, token: str) -> None:
+    """Write a token as one line, readable by its owner only. Raises `UsageError`."""
+    try:
+        write_private(file, f"{token}\n".encode())
+    except OSError as error:
+        raise UsageError(f"--token-out {file} cannot be written: {reason_of(error)}") from None
