@@ -95,6 +95,22 @@ def test_a_deployed_run_does_not_say_that_it_was_simulated(private: RunRecord, t
     assert "No cryptographer has reviewed" in card
 
 
+def test_the_recipe_of_a_deployed_run_is_without_what_its_server_ignored(
+    record: RunRecord, tmp_path: Path
+) -> None:
+    recipe = {
+        "data": {"dataset": "digits", "partition": {"kind": "iid"}, "validation": 0.25},
+        "world": {"seconds_per_step": 3}, "seed": 5,
+    }  # fmt: skip
+    simulated = replace(record, recipe=recipe)
+    deployed = replace(simulated, meta=record.meta | {"plan": {}})
+    for made, there in ((simulated, True), (deployed, False)):
+        training = section(card_of(made, tmp_path), "Training")
+        assert "dataset: digits" in training
+        assert [word in training for word in ("partition", "validation", "world")] == [there] * 3
+    assert deployed.recipe == recipe
+
+
 def test_clients_are_counted_and_named_only_if_asked_for(record: RunRecord, tmp_path: Path) -> None:
     named = replace(record, meta=record.meta | {"client_names": ["north", "east", "south"]})
     assert "north" not in card_of(named, tmp_path)

@@ -33,6 +33,10 @@ class FakeRun:
     processors: tuple[str, ...] = ()
     path: Path = field(default_factory=lambda: Path(f"runs/{next(_NUMBERS)}"))
 
+    @property
+    def recipe_as_run(self) -> dict[str, Any] | None:
+        return self.recipe
+
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         for seq, row in enumerate(self.written):
             if kind in (None, row["kind"]):

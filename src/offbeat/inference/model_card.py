@@ -133,12 +133,14 @@ def _training(record: RunRecord) -> list[str]:
         ("processors", ", ".join(record.processors) or "unknown"),
     ]
     lines = [*table(["", ""], rows), "", "Options of the algorithm:", "", *_json(algorithm), ""]
-    if record.recipe is None:
+    recipe = record.recipe_as_run
+    if recipe is None:
         return [*lines, "The run has no recipe: it was made in Python."]
-    text = yaml.safe_dump(_given(record.recipe), sort_keys=False, allow_unicode=True, width=100)
+    text = yaml.safe_dump(_given(recipe), sort_keys=False, allow_unicode=True, width=100)
     cut = text[:MOST_CHARACTERS]
     shortened = ["", "The recipe is longer: the run's directory has all of it."] if cut != text else []
-    return [*lines, "The recipe, as it was run:", "", *code_block(cut, "yaml"), *shortened]
+    own = "; data, speeds and samples held out were the sites' own" if deployed else ""
+    return [*lines, f"The recipe, as it was run{own}:", "", *code_block(cut, "yaml"), *shortened]
 
 
 def _contributors(record: RunRecord, version: int, name_clients: bool) -> list[str]:

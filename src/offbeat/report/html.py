@@ -257,7 +257,8 @@ def _recipes(groups: Groups) -> Iterator[tuple[str, str, str]]:
     for label, runs in groups.items():
         users: dict[str, list[int]] = {}
         for run in runs:
-            text = "no recipe was recorded" if run.recipe is None else _yaml(run.recipe, run.seed)
+            recipe = run.recipe_as_run
+            text = "no recipe was recorded" if recipe is None else _yaml(recipe, run.seed)
             users.setdefault(text, []).append(run.seed)
         for text, seeds in users.items():
             yield label, seed_list(seeds), text

@@ -67,6 +67,10 @@ class Checkpoint:
     good: int | None = None
 
 
+# Keys of a recipe's data that only a simulation uses.
+_OF_SIMULATIONS = ("partition", "drop_empty", "validation")
+
+
 def _columns(*columns: Any) -> tuple[Any, ...]:
     return columns
 
@@ -116,6 +120,16 @@ class RunRecord(Presentation):
     def served(self) -> bool:
         """Whether sites train it, or nodes of Flower: it is a server's state directory."""
         return "plan" in self.meta
+
+    @property
+    def recipe_as_run(self) -> dict[str, Any] | None:
+        """The recipe without what a server ignores, since data and speeds are those of its sites."""
+        if self.recipe is None or not self.served:
+            return self.recipe
+        kept = {key: value for key, value in self.recipe.items() if key != "world"}
+        if isinstance(data := kept.get("data"), dict):
+            kept["data"] = {key: value for key, value in data.items() if key not in _OF_SIMULATIONS}
+        return kept
 
     @property
     def summary(self) -> Summary | None:
