@@ -49,6 +49,16 @@ def test_format_4(tmp_path: Path) -> None:
         assert recovered(tmp_path / place) == run.states[run.coordinator.driver.engine.rows]
 
 
+def test_files_that_others_can_read_are_told_and_prevent_nothing(tmp_path: Path) -> None:
+    place = of_format(tmp_path / "a", 4).directory
+    place.chmod(0o755)
+    (place / "run.db").chmod(0o644)
+    done = CliRunner().invoke(app, ["upgrade", str(place)])
+    assert (done.exit_code, read_run(place).meta["format"]) == (0, 5)
+    told = f"{place} and 3 more can be read or written by others (mode 0755); lost: nothing"
+    assert done.stderr == f"warning: {told}; chmod -R go= {place}\n"
+
+
 def test_what_cannot_be_upgraded(tmp_path: Path) -> None:
     run = of_format(tmp_path / "a", 3)
     with pytest.raises(RunError, match=r"finish it with the version of Offbeat .* Nothing was changed"):

@@ -109,9 +109,17 @@ def test_a_state_directory_that_others_can_read(tmp_path: Path, monkeypatch: pyt
     code, lines = verify(tmp_path / "state")
     path = tmp_path / "state" / "tokens.json"
     assert (code, lines[0]) == (
-        1, f"{path} can be read or written by others (mode 0644); lost: nothing; chmod go= {path}"
+        1, f"{path} can be read or written by others (mode 0644); lost: nothing; "
+        f"chmod -R go= {tmp_path / 'state'}",
     )  # fmt: skip
+    (tmp_path / "state").chmod(0o755)
+    code, lines = verify(tmp_path / "state")
+    assert lines[0].startswith(
+        f"{tmp_path / 'state'} and 1 more can be read or written by others (mode 0755)"
+    )
+    assert lines[1].startswith("problems 1; ")
     path.chmod(0o600)
+    (tmp_path / "state").chmod(0o700)
     assert verify(tmp_path / "state")[0] == 0
     path.write_text("{")
     assert "tokens.json: the file cannot be read" in verify(tmp_path / "state")[1][0]

@@ -17,7 +17,7 @@ from offbeat.net.server.stored_updates import damaged_updates
 from offbeat.runs.files import sync_directory
 from offbeat.runs.lock import lock
 from offbeat.runs.record import RunRecord, holds_run, read_run
-from offbeat.runs.verify import is_site, verify
+from offbeat.runs.verify import Verification, is_site, verify
 
 _PART = ".part-"  # how the name of a folder begins that is no whole copy
 
@@ -91,13 +91,12 @@ def whole_copies(target: Path) -> dict[Path, Manifest]:
     return found
 
 
-def file_problems(directory: Path) -> Iterator[str]:
+def file_problems(verification: Verification) -> Iterator[str]:
     """What is wrong with the files of a run, a line for each problem.
 
     Args:
-        directory: The run's directory, which no process writes.
+        verification: The verification of the run's directory, which no process writes.
     """
-    verification = verify(directory)
     yield from verification.problems
     if verification.record is None or not verification.record.served:
         return
@@ -154,7 +153,7 @@ def _check_same_run(target: Path, record: RunRecord) -> None:
 
 def _check_whole(directory: Path, part: Path) -> None:
     """Read everything in a copy, and check it. Raises `DamageError`."""
-    for problem in file_problems(part):
+    for problem in file_problems(verify(part)):
         what = problem.replace(f"{part}/", "")
         raise DamageError(
             directory, f"is damaged, so it was not copied ({what})", "nothing more by this",

@@ -21,6 +21,7 @@ from offbeat.runs.files import sync_directory
 from offbeat.runs.lock import lock
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import DATABASE, LOCK
+from offbeat.runs.verify import verify
 
 
 @dataclass(frozen=True)
@@ -144,7 +145,7 @@ def _fill(copy: Path, part: Path, manifest: Manifest) -> None:
         with opened as file:
             if copy_opened(file, part / name) != told:
                 raise _damage(copy / name, "is not as it was copied")
-    for problem in file_problems(part):
+    for problem in file_problems(verify(part)):
         raise _damage(copy, f"is not whole ({problem.replace(f'{part}/', '')})")
     _record(part, manifest)
     sync_folders(part)

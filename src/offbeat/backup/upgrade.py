@@ -6,7 +6,7 @@ There is little to do: every format can be read, and a server goes on with forma
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from offbeat.backup.backup import backup, check_is_server, file_problems
@@ -18,6 +18,7 @@ from offbeat.runs.database import open_database
 from offbeat.runs.lock import lock
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import CLIENT_METRICS, DATABASE, FORMAT, SERVED
+from offbeat.runs.verify import verify
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,14 @@ class Upgrade:
         after: The format that it has then.
         steps: What is done, in order; empty where nothing is.
         copy: The copy that was made before. None where nothing was changed.
+        exposed: One line about files that others can read or write. None means that there are none.
     """
 
     before: int
     after: int
     steps: tuple[str, ...]
     copy: Path | None = None
+    exposed: str | None = None
 
 
 def upgrade(directory: Path, copies: Path, *, dry_run: bool = False) -> Upgrade:
@@ -76,9 +79,11 @@ def upgrade(directory: Path, copies: Path, *, dry_run: bool = False) -> Upgrade:
     before = int(record.meta["format"])
     _check_goes_on(record, before)
     wanted = range(before, FORMAT) if before in STEPS else range(0)
-    planned = Upgrade(before, max(before, wanted.stop), tuple(STEPS[number].what for number in wanted))
-    for problem in file_problems(directory):
+    verification = verify(directory)
+    for problem in file_problems(verification):
         raise RunError(f"{problem}; nothing was changed")
+    steps = tuple(STEPS[number].what for number in wanted)
+    planned = Upgrade(before, max(before, wanted.stop), steps, exposed=verification.exposed)
     if dry_run or not wanted:
         return planned
     copy = backup(directory, copies).folder
@@ -88,7 +93,7 @@ def upgrade(directory: Path, copies: Path, *, dry_run: bool = False) -> Upgrade:
             _apply(path, database, wanted)
     finally:
         held.release()
-    return Upgrade(before, planned.after, planned.steps, copy)
+    return replace(planned, copy=copy)
 
 
 def _check_goes_on(record: RunRecord, number: int) -> None:

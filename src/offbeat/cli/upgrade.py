@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.console import out
+from offbeat.cli.console import err, out
 from offbeat.core.extras import requires_extra
 
 
@@ -24,6 +24,8 @@ def upgrade(
 
     target = copies or directory.with_name(f"{directory.resolve().name}.copies")
     done = upgrade_run(directory, target, dry_run=dry_run)
+    if done.exposed is not None:
+        err.print(f"warning: {done.exposed}", markup=False, soft_wrap=True)
     if not done.steps:
         taken = f"this version goes on with its format {done.before} as it is"
         line = f"nothing to do: {directory} is whole, and {taken}"

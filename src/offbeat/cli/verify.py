@@ -40,6 +40,8 @@ def verify(
         verification = verify_files(place)
         if verification.record is not None:
             rows += _replayed(verification, allowed)
+        if verification.exposed is not None:
+            verification.problems.append(verification.exposed)
         if not as_json:
             for line in verification.problems:
                 out.print(line, markup=False, soft_wrap=True)

@@ -24,6 +24,8 @@ class Verification:
     Attributes:
         directory: The directory, of a run or of a site.
         problems: What is wrong, one line each, with what to do.
+        exposed: One line about files of a private directory that others can read or write, and with what to
+            do. None means that there are none. Nothing is lost by it, so it prevents nothing.
         files: Files of tensors, and databases, that were read.
         nbytes: Their bytes.
         record: The run, where its database can be read.
@@ -31,6 +33,7 @@ class Verification:
 
     directory: Path
     problems: list[str] = field(default_factory=list)
+    exposed: str | None = None
     files: int = 0
     nbytes: int = 0
     record: RunRecord | None = None
@@ -79,7 +82,7 @@ def verify(directory: Path) -> Verification:
             if recorded not in (None, checksum(tensors, metadata)):
                 raise damage(path, "is not the model that the run has recorded")
     if private:
-        verification.problems += _open_to_others(directory)
+        verification.exposed = _exposed(directory)
     return verification
 
 
@@ -130,13 +133,16 @@ def is_site(directory: Path) -> bool:
     return not holds_run(directory) and any((directory / name).is_file() for name in _SITE)
 
 
-def _open_to_others(directory: Path) -> list[str]:
-    """Files of a private directory that others can read."""
+def _exposed(directory: Path) -> str | None:
+    """The files of a private directory that others can read or write, in one line."""
     if os.name != "posix":
-        return []
+        return None
     modes = {path: path.lstat().st_mode & 0o777 for path in (directory, *sorted(directory.rglob("*")))}
-    return [
-        f"{path} can be read or written by others (mode {mode:04o}); lost: nothing; chmod go= {path}"
-        for path, mode in modes.items()
-        if mode & 0o077
-    ]
+    found = [path for path, mode in modes.items() if mode & 0o077]
+    if not found:
+        return None
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"{found[0]}{more} can be read or written by others (mode {modes[found[0]]:04o}); lost: nothing; "
+        f"chmod -R go= {directory}"
+    )
