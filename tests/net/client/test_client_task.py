@@ -208,6 +208,27 @@ def kept(task: int, value: float, delta: Any = None) -> PendingUpdate:
     return PendingUpdate(result, {"c": torch.full((2,), value)})
 
 
+def test_a_state_is_of_one_site(tmp_path: Path) -> None:
+    older = SiteStore(tmp_path)
+    older.begin("r1")
+    older.close()
+    store = SiteStore(tmp_path, "north")
+    store.save(kept(1, 1.0))
+    store.acknowledge(1, accepted=True)
+    store.close()
+    with pytest.raises(
+        ob.UsageError, match=r"is of site north, and this is site south: .* --accept \w+$"
+    ) as no:
+        SiteStore(tmp_path, "south")
+    code = str(no.value).rpartition(" ")[2]
+    for site, accepted in ((None, ()), ("north", ()), ("south", (code,)), ("south", ())):
+        store = SiteStore(tmp_path, site, accepted)
+        assert store.state["c"].tolist() == [1.0, 1.0]
+        store.close()
+    with pytest.raises(ob.UsageError, match="is of site south, and this is site north"):
+        SiteStore(tmp_path, "north", (code,))
+
+
 @pytest.mark.parametrize("delta", [None, b"", b"coded"])
 def test_a_site_that_ends_has_its_update_and_its_state_when_it_is_back(tmp_path: Path, delta: Any) -> None:
     store = SiteStore(tmp_path)
@@ -235,7 +256,7 @@ def test_a_site_that_ends_has_its_update_and_its_state_when_it_is_back(tmp_path:
     store = SiteStore(tmp_path)
     assert store.state["c"].tolist() == [1.0, 1.0]
     assert store.pending is None
-    with pytest.raises(ob.UsageError, match="another process"):
+    with pytest.raises(ob.UsageError, match="another process is writing this site's state"):
         SiteStore(tmp_path)
     store.begin("r2")
     assert store.state == {}

@@ -1,6 +1,7 @@
 """What a site's examples spend: charged before a task, in all runs, never less than was trained."""
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -237,13 +238,13 @@ def test_what_another_process_charged_until_it_left_the_directory_is_counted(
     """It makes its last charge while this one waits for the directory."""
 
     class LateStore(SiteStore):
-        def __init__(self, directory: Path | None = None) -> None:
+        def __init__(self, directory: Path | None, name: str | None, accepted: Collection[str]) -> None:
             assert directory is not None
             directory.mkdir()
             other = ExamplesLedger(UNLIMITED, directory)
             other.prepare(RATE)
             other.begin(7)
-            super().__init__(directory)
+            super().__init__(directory, name, accepted)
 
     found: list[ExamplesLedger] = []
 

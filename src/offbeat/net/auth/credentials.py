@@ -19,7 +19,7 @@ from offbeat.net.audit import NO_AUDIT, OPERATOR, Audit
 from offbeat.net.auth.certificates import ends_at, is_same, names_in
 from offbeat.net.auth.revocation import RevocationList, serial
 from offbeat.net.auth.site_token import NO_TOKEN, ShownToken, SiteToken
-from offbeat.net.auth.tokens import SampleRange, Tokens, check_token
+from offbeat.net.auth.tokens import SampleRange, Tokens, check_token, split_token
 from offbeat.net.transport import ProtocolError
 
 SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
@@ -123,6 +123,20 @@ class SiteCredentials:
         if self.token is not None:
             told.append((TOKEN_KEY, f"Bearer {self.token}"))
         return (*told, (RENEWS_KEY, "1")) if self.renews else tuple(told)
+
+    @property
+    def site(self) -> str | None:
+        """The site's name, as it says or proves it. None means that nothing here has it.
+
+        Raises:
+            UsageError: The certificate cannot be read.
+        """
+        if self.name is not None:
+            return self.name
+        if self.token is not None and ":" in self.token:
+            return split_token(self.token)[0]
+        names = () if self.certificate is None else names_in(pem(self.certificate))
+        return names[0] if len(names) == 1 else None
 
     @property
     def authority(self) -> str:

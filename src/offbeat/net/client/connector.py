@@ -57,9 +57,16 @@ class ServerConnector:
         address: "HOST:PORT" or "unix:PATH".
         credentials: The site's credentials.
         proxy: The proxy on the way. None means none.
+
+    Attributes:
+        site: The site's name. None means that nothing here has it.
+
+    Raises:
+        UsageError: The site's certificate cannot be read.
     """
 
     def __init__(self, address: str, credentials: SiteCredentials, proxy: Proxy | None = None) -> None:
+        self.site = credentials.site
         self._address, self._credentials, self._proxy = address, credentials, proxy
         self._was_connected = False
         # The probe's reason for each failure, by the failure in gRPC's words.

@@ -22,7 +22,7 @@ from offbeat.net.client.connector import connector
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.first_batch import trying
 from offbeat.net.client.policy import SitePolicy
-from offbeat.net.client.reconnecting import Connect
+from offbeat.net.client.reconnecting import Connect, OfSite
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
@@ -75,7 +75,8 @@ async def join(
         validation: Share of `data` in [0, 1) on which the site does not train. The site evaluates models on
             these samples when the server asks, and sends numbers only. They are the same samples in every
             run.
-        state: Directory of the site's state and pending update, which outlive the process there.
+        state: Directory of the site's state and pending update, which outlive the process there. It is of one
+            site: another one's is refused.
         device: PyTorch device. A learner has its own.
         threads: Number of PyTorch's threads. More threads may be faster, and change the last bits of the
             results.
@@ -89,7 +90,8 @@ async def join(
         examples_privacy: Protection of each of the site's examples from everybody, including the server. The
             site keeps in `state` what is spent. None means no such protection.
         accept: Codes of what the site's operator accepts: less privacy than a run has promised, other keys of
-            the helpers, or another run with the same data. The error message of each refusal has its code.
+            the helpers, another run with the same data, or a new name of the site whose `state` it is. The
+            error message of each refusal has its code.
         clock: Source of time.
 
     Returns:
@@ -108,8 +110,8 @@ async def join(
     if examples_privacy is not None:
         # The check comes before any connection: its message to a server would give the number of examples.
         check_delta(examples_privacy, site.samples)
-    store = SiteStore(Path(state) if state is not None else None)
-    store.runs.accepted = frozenset(accept)
+    own_name = connect.site if isinstance(connect, OfSite) else None
+    store = SiteStore(None if state is None else Path(state), own_name, accept)
     examples = None
     if examples_privacy is not None and state is not None:
         try:

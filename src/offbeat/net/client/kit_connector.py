@@ -29,6 +29,9 @@ class KitConnector:
         key: The certificate's key.
         proxy: URL of the HTTP proxy on the way, or "env". None means none.
 
+    Attributes:
+        site: The site's name.
+
     Raises:
         UsageError: The kit cannot be used, or the proxy.
     """
@@ -42,6 +45,7 @@ class KitConnector:
         proxy: str | None = None,
     ) -> None:
         kit = file.read_valid(time.time())
+        self.site: str | None = kit.name
         self._file, self._certificate, self._key = file, certificate, key
         place = address or kit.address
         self._connector = ServerConnector(place, self._credentials(kit), proxy_for(place, proxy))

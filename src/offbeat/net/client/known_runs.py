@@ -111,16 +111,14 @@ class KnownRuns:
 
     Args:
         directory: The directory of the site's state. None means that they are known to this process only.
-
-    Attributes:
         accepted: Codes of what the operator accepts by hand.
 
     Raises:
         DamageError: The file cannot be read.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self.accepted: frozenset[str] = frozenset()
+    def __init__(self, directory: Path | None = None, accepted: Collection[str] = ()) -> None:
+        self.accepted = frozenset(accepted)
         self._directory = directory
         self._runs: dict[str, KnownRun] = {}
         self._told_volatile = False
@@ -185,8 +183,7 @@ class KnownRuns:
 
     def _accept(self, run: str, known_run: KnownRun, what: str, document: Any) -> None:
         """Note that the operator accepts something. Raises `UsageError`, which explains how, where not."""
-        text = json.dumps([run, len(known_run.accepted), document], sort_keys=True)
-        code = sha256(text.encode()).hexdigest()[:_CODE]
+        code = code_of(run, len(known_run.accepted), document)
         if code not in self.accepted:
             raise UsageError(
                 f"{what}: ask the server's operator; to accept it, join once with --accept {code}"
@@ -283,6 +280,11 @@ class KnownRuns:
             raise RunError(
                 f"cannot write the site's state to {self._directory}: {reason_of(error)}"
             ) from None
+
+
+def code_of(*offer: Any) -> str:
+    """The code by which the site's operator accepts an offer, which is of plain JSON."""
+    return sha256(json.dumps(offer, sort_keys=True).encode()).hexdigest()[:_CODE]
 
 
 def _document(privacy: Privacy | None) -> dict[str, Any] | None:

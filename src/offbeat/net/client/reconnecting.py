@@ -1,6 +1,7 @@
 """A connection to the server that is opened again until the run ends."""
 
 from collections.abc import Awaitable, Callable
+from typing import Protocol, runtime_checkable
 
 from offbeat.core.errors import RunError, reason_of
 from offbeat.net.backoff import Backoff
@@ -9,6 +10,17 @@ from offbeat.net.transport import ChannelRefusedError, ChannelReplacedError, Cli
 
 Connect = Callable[[], Awaitable[ClientChannel]]
 """Opens a connection to the server."""
+
+
+@runtime_checkable
+class OfSite(Protocol):
+    """What opens connections and knows whose they are.
+
+    Attributes:
+        site: The site's name. None means that nothing here has it.
+    """
+
+    site: str | None
 
 
 async def reconnecting(

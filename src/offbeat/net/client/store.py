@@ -6,7 +6,7 @@ state that comes with it, so that the two cannot part.
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -15,7 +15,7 @@ from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
 from offbeat.net.client.about import octets, packed, unpacked
-from offbeat.net.client.known_runs import KnownRuns
+from offbeat.net.client.known_runs import KnownRuns, code_of
 from offbeat.net.messages import UpdateSubmission
 from offbeat.runs.damage import reading
 from offbeat.runs.files import make_directory, read_tensors, sync_directory, write_tensors
@@ -100,30 +100,39 @@ class PendingUpdate:
 
 
 class SiteStore:
-    """The state of a site in one run, in `directory` if there is one, and the runs that it knows.
+    """The state of a site in one run, and the runs that it knows.
 
-    Raises `UsageError` for a directory that cannot be used, `RunError` for files that cannot be read.
+    Args:
+        directory: The directory of both. None means memory.
+        site: The site's name. None means that it is not known here.
+        accepted: Codes of what the site's operator accepts by hand.
+
+    Raises:
+        UsageError: The directory cannot be used, or is another site's.
+        RunError: A file cannot be read or written.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory
+    def __init__(
+        self, directory: Path | None = None, site: str | None = None, accepted: Collection[str] = ()
+    ) -> None:
+        self._directory, self._site = directory, site
         self.run = ""
         self.state: Tensors = {}
         self.pending: PendingUpdate | None = None
         self.progress = SiteProgress()
-        self.runs = KnownRuns()
+        self.runs = KnownRuns(None, accepted)
         if directory is not None:
             try:
                 make_directory(directory)
-                self._lock = lock(directory)
+                self._lock = lock(directory, "this site's state")
             except OSError as error:
                 raise UsageError(
                     f"state = {directory}: no state can be written there ({reason_of(error)})"
                 ) from None
             try:
-                self.runs = KnownRuns(directory)
+                self.runs = KnownRuns(directory, accepted)
                 self._load(directory)
-            except RunError:
+            except (RunError, UsageError):
                 self._lock.release()
                 raise
 
@@ -187,6 +196,8 @@ class SiteStore:
                 about = unpacked(tensors.pop("about"))
                 self.run, self.progress = str(about["run"]), SiteProgress.read(about)
                 self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
+                owner = str(about.get("site") or self._site or "")
+            self._check_owner(owner)
         if update.exists():
             try:
                 with reading(update):
@@ -199,8 +210,23 @@ class SiteStore:
                 update.replace(aside)
                 log.error("%s (done: it is now %s)", error, aside.name)
 
+    def _check_owner(self, owner: str) -> None:
+        """Check that the state is this site's. Raises `UsageError` where another's name is not accepted."""
+        if self._site is None or self._site == owner:
+            self._site = owner or None
+            return
+        code = code_of("site", owner, self._site)
+        if code not in self.runs.accepted:
+            raise UsageError(
+                f"state = {self._directory} is of site {owner}, and this is site {self._site}: give each site "
+                f"its own --state; if {self._site} is a new name of {owner}, join once with --accept {code}"
+            )
+        log.warning("accepted by hand: the state of site %s is now that of %s", owner, self._site)
+        self._save_state()
+
     def _save_state(self) -> None:
-        about = packed({"run": self.run, **asdict(self.progress)})
+        owner = {} if self._site is None else {"site": self._site}
+        about = packed({"run": self.run, **owner, **asdict(self.progress)})
         self._write(_STATE, {"about": about, **{f"state.{n}": t for n, t in self.state.items()}})
 
     def _write(self, name: str, tensors: Tensors) -> None:
