@@ -86,7 +86,10 @@ def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     code, out, _ = offbeat("status", done)
     assert code == 0
     assert "finished" in out.splitlines()[0]
+    summary = ob.read_run(done).summary
+    assert summary is not None
     assert "30 updates arrived" in out
+    assert f"{summary.lost} lost, {summary.held} waiting, 0 in training" in out
     assert [line.split()[:2] for line in out.splitlines()[-3:]] == [["client", str(c)] for c in range(3)]
 
 
@@ -222,6 +225,7 @@ def test_status_over_tls_trusts_only_what_it_is_told(offbeat: Any, done: Path, t
         (["status", "http://"], 2, "is not the address of a dashboard"),
         (["status", "http://[::1"], 2, "is not the address of a dashboard"),
         (["status", "http://127.0.0.1:1/"], 1, "does not answer"),
+        (["status", "http://127.0.0.1:1/"], 1, "the address of a page with TLS begins with https"),
         (["status", "http://127.0.0.1:1/", "--token-file", "nowhere"], 2, "--token-file nowhere"),
         (["status", "https://127.0.0.1:1/", "--ca", "nowhere"], 2, "--ca nowhere"),
     ],

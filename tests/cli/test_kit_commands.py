@@ -186,6 +186,8 @@ def test_a_kit_takes_the_place_of_its_options(offbeat: Any, kit: Path) -> None:
         code, _, said = offbeat("join", "--kit", kit, "--data", "digits", *option)
         assert code == 2
         assert f"has what {option[0]} would say: leave one of them out" in said
+    for name in (None, "north"):
+        assert Access(None, kit, name, None, None, None, None, None, False).site == "north"
     code, _, said = offbeat("join", "--data", "digits")
     assert (code, "give ADDRESS" in said) == (2, True)
     code, _, said = offbeat("helper", ADDRESS, "--state", kit.parent / "h")

@@ -604,10 +604,15 @@ def test_a_run_is_served_left_served_again_and_ends(
     assert not (directory / "server.json").exists()
     refused(offbeat("stop", directory), "no server is running")
     other = ["--set", "algorithm.steps=4", "--listen", address]
-    refused(offbeat("serve", recipe, "--state", directory, *other), "started with another plan", 1)
+    refused(
+        offbeat("serve", recipe, "--state", directory, *other),
+        "started with another plan: .*; give the recipe and options",
+    )
 
     again = start("again", "serve", recipe, "--state", directory, "--listen", address)
     assert [process.wait(240) for process in (again, *sites)] == [0, 0, 0]
+    assert "the run begins when 2 sites are there" in (tmp_path / "first.log").read_text()
+    assert "; the run goes on" in (tmp_path / "again.log").read_text()
     for name in ("again", "site-1", "site-2"):
         assert "the run has ended: reached 60 client tasks" in (tmp_path / f"{name}.log").read_text()
     assert offbeat("status", directory)[0] == 0

@@ -8,7 +8,9 @@ import pytest
 from tests.deploy.command_lines import DEPLOY, parse
 
 UNITS = DEPLOY / "systemd"
-KINDS = {"serve": "offbeat-serve@.service", "site": "offbeat-site@.service"}
+KINDS = {
+    "serve": "offbeat-serve@.service", "site": "offbeat-site@.service", "helper": "offbeat-helper@.service",
+}  # fmt: skip
 
 
 def service(kind: str) -> dict[str, str]:

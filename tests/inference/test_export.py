@@ -180,6 +180,11 @@ def test_a_run_that_has_not_finished_has_no_model_yet(tmp_path: Path) -> None:
         )  # fmt: skip
     with pytest.raises(ob.UsageError, match="is interrupted, and a run writes its model when it finishes"):
         export(tmp_path / "run", tmp_path / "model.pt")
+    record = ob.read_run(tmp_path / "run")
+    served = record.meta | {"plan": {}}
+    for meta, command in ((record.meta, "offbeat resume"), (served, "the same offbeat serve")):
+        with pytest.raises(ob.UsageError, match=rf"let it finish \({command}\)"):
+            export(replace(record, meta=meta), tmp_path / "model.pt")
 
 
 @pytest.mark.parametrize("module", [Tied(), lambda: Tied(), Model.of(nn.Linear(3, 2))])

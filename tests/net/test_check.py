@@ -97,3 +97,17 @@ def test_what_cannot_be_loaded_is_told():
 
     assert check_loading("data", fails) == CheckResult("data", False, "no such data")
     assert check_loading("data", lambda: "5 samples") == CheckResult("data", True, "5 samples")
+
+
+def test_the_steps_before_one_that_fails_say_what_was_found():
+    async def story() -> None:
+        async with server() as at, connect_proxy("anna:secret") as proxy:
+            wrong = Proxy("127.0.0.1", proxy.port, "anna", "wrong")
+            found = await asyncio.to_thread(lambda: list(check_way(at.address, SiteCredentials("a"), wrong)))
+            assert shown(found) == [("address", True), ("proxy", False)]
+            assert found[0].text == f"the proxy 127.0.0.1:{proxy.port} answers"
+        closed = Proxy("127.0.0.1", proxy.port)
+        (found,) = await asyncio.to_thread(lambda: list(check_way(at.address, SiteCredentials("a"), closed)))
+        assert found.text.endswith("check the address, and whether the proxy runs there (--proxy)")
+
+    asyncio.run(story())

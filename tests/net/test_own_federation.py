@@ -109,7 +109,7 @@ def test_a_run_goes_on_only_with_the_same_initial_weights(tmp_path: Path) -> Non
         Adapted, without_clients(samples(9, 300)), TRAINING, binary_cross_entropy_with_logits,
         metrics=["accuracy", "auroc"],
     )  # fmt: skip
-    with pytest.raises(ob.RunError, match="was started with another initial model"):
+    with pytest.raises(ob.UsageError, match="was started with another initial model"):
         asyncio.run(
             serve(
                 ob.fedbuff(2, steps=5), learner, None, tmp_path / "run", network.listen, seed=3,

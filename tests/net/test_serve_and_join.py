@@ -440,7 +440,7 @@ def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> 
     assert check_run(directory, algorithm).stop_reason == "enough"
     again = serve_again(digits, directory, algorithm)
     assert asyncio.run(again) == "enough"
-    with pytest.raises(ob.RunError, match=r"another plan: algorithm\.steps was 2, now it is 3"):
+    with pytest.raises(ob.UsageError, match=r"another plan: algorithm\.steps was 2, now it is 3"):
         asyncio.run(serve_again(digits, directory, ob.fedavg(steps=3)))
 
 

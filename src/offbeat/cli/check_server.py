@@ -70,10 +70,5 @@ def _state(state: Path, server_options: ServerOptions, made: list[Experiment]) -
         layout = experiment.learner.initial(experiment.seed).layout if experiment.learner else None
         plan = experiment.release_plan(layout, server_options.clients) if layout is not None else None
         spec = make_run_spec(replace(experiment, privacy=plan.privacy if plan else None))
-        try:
-            check_same(record, spec)
-        except RunError as error:
-            raise RunError(
-                f"{error}: give the recipe and options that it was begun with, or another --state"
-            ) from None
+        check_same(record, spec)
     return f"{state} has this run, {record.status}: it goes on"

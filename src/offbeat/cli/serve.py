@@ -241,7 +241,7 @@ def serve(
                 opened = dashboard_of(dashboard, state, server, *shown, unencrypted)
                 page = await stack.enter_async_context(opened)
             own_tokens = credentials.tokens is not None and is_own_tokens(credentials.tokens, state)
-            shown_at = _announce(state, listen, server.port, page, sites or loaded.clients, own_tokens)
+            shown_at = _announce(state, listen, server, page, sites or loaded.clients, own_tokens)
             await stack.enter_async_context(at_work(f"listening on {shown_at}"))
             return await server.ended()
 
@@ -274,16 +274,29 @@ def make_server_options(recipe: "Recipe", sites: int | None, given: Mapping[str,
     return validated(ServerOptions, {"clients": sites or recipe.clients, **given}, "--set server")
 
 
-def _announce(state: Path, listen: str, port: int, page: str | None, sites: int, own_tokens: bool) -> str:
+def _announce(
+    state: Path, listen: str, server: "RunServer", page: str | None, sites: int, own_tokens: bool
+) -> str:
     """Print the server's address, and write it to the file that `offbeat stop` and `status` read."""
     # A Unix socket has no port.
-    address = f"{listen.rpartition(':')[0]}:{port}" if port else listen
+    address = f"{listen.rpartition(':')[0]}:{server.port}" if server.port else listen
     document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": own_tokens}
     write_own(state / SERVER, json.dumps(document))
-    out.print(f"listening on {address}; the run begins when {sites} sites are there", markup=False)
+    out.print(f"listening on {address}; {_what_comes(server, sites)}", markup=False)
     if page is not None:
         out.print(f"live page: {page}", markup=False)
     return address
+
+
+def _what_comes(server: "RunServer", sites: int) -> str:
+    """What the server does from now on, in words."""
+    from offbeat.net.server.finished import FinishedService
+
+    if server.service is None or isinstance(server.service, FinishedService):
+        return "the run has ended already, which sites that come late are told"
+    if server.service.snapshot().begins_with is None:
+        return "the run goes on"
+    return f"the run begins when {sites} sites are there"
 
 
 async def _signs_of_life(state: Path) -> None:

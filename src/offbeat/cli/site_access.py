@@ -64,15 +64,15 @@ class Access:
             if self.address is None:
                 raise UsageError("give ADDRESS, the server's HOST:PORT, or --kit FILE, which has it")
             return
+        kit = self._file(self.kit).read_valid(time.time())
         given = {
-            "--name": self.name, "--token-file": self.token_file, "--ca": self.ca,
+            "--name": self.name != kit.name and self.name, "--token-file": self.token_file, "--ca": self.ca,
             "--insecure-plaintext": self.insecure_plaintext,
         }  # fmt: skip
         if options := [option for option, value in given.items() if value]:
             raise UsageError(
                 f"--kit {self.kit} has what {', '.join(options)} would say: leave one of them out"
             )
-        self._file(self.kit).read_valid(time.time())
         self._file(self.kit).warn_if_open()
 
     @property

@@ -98,7 +98,8 @@ def _show(s: "Snapshot", state: str) -> None:
     )
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
-        f"{s.lost} lost, {s.running} in training; up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"
+        f"{s.lost} lost, {s.held} waiting, {s.running} in training; "
+        f"up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"
     )
     if s.waits_for is not None:
         out.print(s.waits_for)

@@ -106,9 +106,10 @@ def _weights(record: RunRecord, best: bool) -> Path:
             f"{record.path} has no {BEST}: leave out --best, or have a run keep it, with evaluate.keep_best"
         )
     if not best and record.status != "finished":
+        command = "the same offbeat serve" if record.served else "offbeat resume"
         raise UsageError(
             f"{record.path} is {record.status}, and a run writes its model when it finishes: let it finish "
-            f"(offbeat resume), or take the best version so far with --best, where evaluate.keep_best is set"
+            f"({command}), or take the best version so far with --best, where evaluate.keep_best is set"
         )
     return path
 

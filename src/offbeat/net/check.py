@@ -12,7 +12,7 @@ from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.grpc.client import greeting, token_ends
 from offbeat.net.grpc.protocol import TIME_KEY
 from offbeat.net.grpc.throughput import measure
-from offbeat.net.probe import STEPS, UnreachableError, probe
+from offbeat.net.probe import UnreachableError, probe
 from offbeat.net.proxy import Proxy
 from offbeat.net.transport import ChannelClosedError
 from offbeat.net.versions import VERSION_KEY
@@ -101,8 +101,8 @@ def check_way(
     try:
         reached = probe(address, credentials, proxy)
     except UnreachableError as error:
-        known = [step for step in STEPS[: STEPS.index(error.step)] if step != "proxy" or proxy is not None]
-        yield from (CheckResult(step, True, "passed") for step in known)
+        known = [(step, text) for step, text in error.passed if step != error.step]
+        yield from (CheckResult(step, True, text) for step, text in known)
         yield CheckResult(error.step, False, error.reason)
         return
     except OffbeatError as error:

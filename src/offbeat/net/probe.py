@@ -43,10 +43,14 @@ class UnreachableError(Exception):
         reason: What is wrong and what to do, in one sentence.
         lasting: Whether another attempt without a change fails too.
         usage: Whether the site's own options are wrong.
+
+    Attributes:
+        passed: The steps before it, and what was found there.
     """
 
     def __init__(self, step: str, reason: str, *, lasting: bool = False, usage: bool = False) -> None:
         super().__init__(reason)
+        self.passed: tuple[tuple[str, str], ...] = ()
         self.step, self.reason, self.lasting, self.usage = step, reason, lasting or usage, usage
 
 
@@ -78,7 +82,12 @@ def probe(
         UnreachableError: A step failed.
         UsageError: The address or a file of the credentials cannot be used.
     """
-    return _Probe(address, credentials, proxy, seconds).go()
+    made = _Probe(address, credentials, proxy, seconds)
+    try:
+        return made.go()
+    except UnreachableError as error:
+        error.passed = made.passed
+        raise
 
 
 class _Probe:
@@ -88,26 +97,24 @@ class _Probe:
         self, address: str, credentials: SiteCredentials, proxy: Proxy | None, seconds: float
     ) -> None:
         self._address, self._credentials, self._proxy, self._seconds = address, credentials, proxy, seconds
+        # What was found at each step; a failed handshake goes the way a second time to say why.
+        self._found: dict[str, str] = {}
         self._path = socket_path(address)
         self._host, self._port = ("localhost", 0) if self._path is not None else split(address)
 
     def go(self) -> Reached:
         """Take all steps."""
-        steps, expires = [], ""
+        expires = ""
         with self._tunnel() as connection:
-            if self._proxy is None:
-                steps.append(("address", f"{self._address} answers"))
-            else:
-                steps.append(("address", f"the proxy {self._proxy.place} answers"))
-                steps.append(("proxy", f"it connects to {self._address}"))
             if not self._credentials.tls(self._address):
                 self._settings(connection)
-                steps.append(("TLS", "none"))
+                self._found["TLS"] = "none"
             else:
                 with self._handshake(connection) as secured:
                     certificate = secured.getpeercert() or {}
                     expires = str(certificate.get("notAfter", ""))
-                    steps.append(("TLS", f"{secured.version()}, the certificate is valid until {expires}"))
+                    found = f"{secured.version()}, the certificate is valid until {expires}"
+                    self._found["TLS"] = found
                     if secured.selected_alpn_protocol() != "h2":
                         raise UnreachableError(
                             "HTTP/2",
@@ -116,7 +123,7 @@ class _Probe:
                             lasting=True,
                         )
                     self._settings(secured)
-        return Reached((*steps, ("HTTP/2", "the server answers")), expires)
+        return Reached((*self.passed, ("HTTP/2", "the server answers")), expires)
 
     # ---- address and proxy ----
 
@@ -124,13 +131,26 @@ class _Probe:
     def _tunnel(self) -> Iterator[socket.socket]:
         """A connection to the server, through the proxy if there is one."""
         with self._connection() as connection:
+            self._found["address"] = f"{self._way} answers"
             if self._proxy is not None:
                 self._connect_through(connection, self._proxy)
+                self._found["proxy"] = f"it connects to {self._address}"
             yield connection
+
+    @property
+    def passed(self) -> tuple[tuple[str, str], ...]:
+        """The steps that have passed, and what was found there."""
+        return tuple(self._found.items())
+
+    @property
+    def _way(self) -> str:
+        """Where the first connection goes."""
+        return self._address if self._proxy is None else f"the proxy {self._proxy.place}"
 
     def _connection(self) -> socket.socket:
         proxy = self._proxy
-        what = self._address if proxy is None else f"the proxy {proxy.place}"
+        what = self._way
+        runs = "the server runs" if proxy is None else "the proxy runs there (--proxy)"
         try:
             if self._path is not None:
                 connection = socket.socket(socket.AF_UNIX)
@@ -147,13 +167,12 @@ class _Probe:
             raise UnreachableError(
                 "address",
                 f"{what} does not answer within {self._seconds:g} s: ask whether a firewall lets this "
-                "machine out, and whether the server runs",
+                f"machine out, and whether {runs}",
             ) from None
         except OSError as error:
             raise UnreachableError(
                 "address",
-                f"{what} cannot be reached ({error.strerror}): check the address, and whether the server "
-                "runs",
+                f"{what} cannot be reached ({error.strerror}): check the address, and whether {runs}",
             ) from None
 
     def _connect_through(self, connection: socket.socket, proxy: Proxy) -> None:

@@ -46,7 +46,7 @@ def test_a_server_goes_on_with_a_run_whose_names_have_the_prefixes(
     if prefix != "other.":
         serve_once(tmp_path / "run")
         return
-    with pytest.raises(ob.RunError, match="was started with another plan: layout was"):
+    with pytest.raises(ob.UsageError, match="was started with another plan: layout was"):
         serve_once(tmp_path / "run")
 
 
@@ -60,7 +60,7 @@ def test_a_composition_with_a_codec_has_its_name_and_goes_on_under_the_earlier_o
         earlier.setattr("offbeat.net.run_spec._told_name", lambda algorithm: f"{algorithm.name} (changed)")
         serve_once(tmp_path / "earlier", composed)
     serve_once(tmp_path / "earlier", composed)
-    with pytest.raises(ob.RunError, match="another plan: algorithm"):
+    with pytest.raises(ob.UsageError, match="another plan: algorithm"):
         serve_once(tmp_path / "earlier", make_algorithm(CODEC | {"steps": 3}))
 
 

@@ -218,8 +218,8 @@ class SiteStore:
         code = code_of("site", owner, self._site)
         if code not in self.runs.accepted:
             raise UsageError(
-                f"state = {self._directory} is of site {owner}, and this is site {self._site}: give each site "
-                f"its own --state; if {self._site} is a new name of {owner}, join once with --accept {code}"
+                f"state = {self._directory} is of site {owner}, and this is site {self._site}: give each its "
+                f"own --state; if {self._site} is a new name of {owner}, join once with --accept {code}"
             )
         log.warning("accepted by hand: the state of site %s is now that of %s", owner, self._site)
         self._save_state()

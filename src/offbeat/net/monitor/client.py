@@ -60,7 +60,8 @@ def fetch_snapshot(
     except (aiohttp.ClientError, OSError, ValueError) as error:
         # The text of a failed connection names objects of Python; its cause is for people.
         reason = reason_of(getattr(error, "os_error", error)) or f"nothing came within {TIMEOUT:g} s"
-        raise RunError(f"{url} does not answer: {reason}") from None
+        hint = "; the address of a page with TLS begins with https" if parts.scheme == "http" else ""
+        raise RunError(f"{url} does not answer: {reason}{hint}") from None
     try:
         return _SNAPSHOT.validate_python(json.loads(body))
     except ValidationError as error:

@@ -149,6 +149,11 @@ class Snapshot:
     mirror: MirrorView | None = None
 
     @property
+    def held(self) -> int:
+        """Number of accepted updates that wait for an aggregation."""
+        return max(0, self.arrived - self.aggregated - self.dropped)
+
+    @property
     def there(self) -> int:
         """Number of sites that take part at the moment."""
         return sum(site.state not in ABSENT for site in self.sites)

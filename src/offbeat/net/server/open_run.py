@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
@@ -76,8 +77,8 @@ def open_run(
         The run, which may have ended already.
 
     Raises:
-        UsageError: What is asked cannot be served.
-        RunError: The directory holds another run, or one that cannot go on.
+        UsageError: What is asked cannot be served, or the directory holds another run.
+        RunError: The directory holds a run that cannot go on.
     """
     learner, seed = experiment.learner, experiment.seed
     if not isinstance(learner, TorchLearner | LoopLearner):
@@ -118,7 +119,8 @@ def open_run(
     if (reason := options.unguarded(tested=tested, bounded=plan is not None)) is not None:
         log.warning(reason)
     if record is not None:
-        prepared.check_initial(record)
+        with _wrong_usage():
+            prepared.check_initial(record)
     complete, until, every = prepared.complete, experiment.until, experiment.evaluate
     # A metric that is not found is told now, not when all sites are there.
     if tested and (until.metrics or every.keep_best):
@@ -245,8 +247,8 @@ def check_same(record: RunRecord, spec: RunSpec) -> None:
     """Check that a directory holds this run, and that this version can go on with it if it has not ended.
 
     Raises:
-        UsageError: It holds a simulated run.
-        RunError: It holds another run, or one that an earlier version began.
+        UsageError: It holds another run, or a simulated one.
+        RunError: It holds one that an earlier version began.
     """
     if not record.served:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
@@ -259,7 +261,19 @@ def check_same(record: RunRecord, spec: RunSpec) -> None:
             "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
             "was changed, and offbeat report, replay and journal read it"
         )
-    check_entry(record, "plan", _as_recorded(spec.document(), record.meta["plan"]))
+    with _wrong_usage():
+        check_entry(record, "plan", _as_recorded(spec.document(), record.meta["plan"]))
+
+
+@contextmanager
+def _wrong_usage() -> Iterator[None]:
+    """Context that finds another run: no new start mends what was given."""
+    try:
+        yield
+    except RunError as error:
+        raise UsageError(
+            f"{error}; give the recipe and options that it was begun with, or another --state"
+        ) from None
 
 
 def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def serve(
             served in the place of `state`. None means none.
 
     Raises:
-        UsageError: What is asked cannot be served. It is raised where the server is entered, as is RunError:
-            the directory holds another run, or one that cannot go on, or the run fails.
+        UsageError: What is asked cannot be served, or the directory holds another run. It is raised where the
+            server is entered, as is RunError: the directory holds a run that cannot go on, or the run fails.
     """
     options, audit = options or ServerOptions(), AuditLog()
     if isinstance(listen, str):
