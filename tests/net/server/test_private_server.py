@@ -273,7 +273,7 @@ def test_a_release_has_one_seed(tmp_path: Path) -> None:
 
 def test_a_file_of_seeds_that_cannot_be_made_is_told_in_words(tmp_path: Path) -> None:
     (tmp_path / SECRETS).mkdir()
-    with pytest.raises(UsageError, match=rf"cannot write to {tmp_path}: Is a directory"):
+    with pytest.raises(UsageError, match=rf"cannot write to {tmp_path}: secrets.db is a link, a folder"):
         SecretsFile(tmp_path)
 
 
