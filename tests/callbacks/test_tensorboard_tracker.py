@@ -6,7 +6,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.plugins.hparams import api_pb2, metadata
 
-from offbeat.callbacks.tensorboard_tracker import TensorBoardTracker
+from offbeat.callbacks.tensorboard_tracker import FOLDER, TensorBoardTracker
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.metric_names import finite
 from tests.callbacks.told import EVALUATIONS, MODEL, live_run, tell, tell_all
@@ -94,6 +94,16 @@ def test_runs_have_folders_of_their_own(tmp_path: Path):
         tell_all(tracker, live_run(None, seed=seed), EVALUATIONS[: seed + 1])
     found = [scalars(read(tmp_path / "fedbuff" / f"seed-{seed}")) for seed in (0, 1)]
     assert [len(run["loss"]) for run in found] == [1, 2]
+
+
+def test_no_file_is_emptied_through_a_link(tmp_path: Path):
+    precious, folder = tmp_path / "precious", tmp_path / "run" / FOLDER
+    precious.write_text("precious")
+    folder.mkdir(parents=True)
+    (folder / "events.out.tfevents.1").symlink_to(precious)
+    with pytest.raises(OSError, match="is a link"):
+        TensorBoardTracker().open(live_run(tmp_path / "run"))
+    assert precious.read_text() == "precious"
 
 
 def test_a_run_without_a_directory_needs_one():

@@ -1,5 +1,6 @@
 """What trackers record of a run, under which names."""
 
+import os
 import re
 import sys
 from math import isnan
@@ -10,7 +11,7 @@ import pytest
 from offbeat.callbacks.callbacks_by_name import make_callbacks
 from offbeat.callbacks.mlflow_tracker import MLflowTracker
 from offbeat.callbacks.tensorboard_tracker import TensorBoardTracker
-from offbeat.callbacks.tracker import Ending, RunTracker, flat, points, settings
+from offbeat.callbacks.tracker import Ending, RunTracker, flat, keep_id, kept_id, points, settings
 from offbeat.callbacks.wandb_tracker import WandbTracker
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.installation import install_hint
@@ -90,6 +91,29 @@ def test_two_runs_at_the_same_time_are_kept_apart():
     for run in runs:
         tracker.on_end(run, "versions", MODEL)
     assert [ending.best["accuracy"] for ending in tracker.endings] == [0.25, 0.875]
+
+
+def test_an_identifier_is_kept_in_a_file_of_the_run(tmp_path: Path):
+    run, precious = live_run(tmp_path), tmp_path / "precious"
+    precious.write_text("precious")
+    (tmp_path / "id").symlink_to(precious)
+    keep_id(run, "id", "3f-a_1")
+    assert precious.read_text() == "precious"
+    assert kept_id(run, "id") == "3f-a_1"
+    assert kept_id(run, "other") is None
+
+
+@pytest.mark.parametrize("text", ["", "a/../../b", "*", "a" * 2000])
+def test_another_text_is_no_identifier(text: str, tmp_path: Path):
+    (tmp_path / "id").write_text(text)
+    with pytest.raises(RunError, match="id .*delete it"):
+        kept_id(live_run(tmp_path), "id")
+
+
+def test_an_identifier_is_not_awaited_from_a_pipe(tmp_path: Path):
+    os.mkfifo(tmp_path / "id")
+    with pytest.raises(RunError, match="it is no regular file; delete it"):
+        kept_id(live_run(tmp_path), "id")
 
 
 @pytest.mark.parametrize("tracker", [TensorBoardTracker, MLflowTracker, WandbTracker])

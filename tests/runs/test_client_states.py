@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from offbeat.core.errors import DamageError, RunError
-from offbeat.runs.client_states import ClientStates
+from offbeat.core.layout import Layout
+from offbeat.core.learner import PERSONAL
+from offbeat.runs.client_states import OWN, ClientStates, write_own
 from tests.sampling import examples
 
 
@@ -187,3 +189,16 @@ def test_it_is_a_dictionary(moves: list[tuple[str, int, int]], limit: int | None
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert list(one) == list(other)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_folder_of_clients_that_is_a_link_is_not_written(tmp_path: Path) -> None:
+    elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+    elsewhere.mkdir()
+    run.mkdir()
+    (run / OWN).symlink_to(elsewhere)
+    states = ClientStates()
+    layout = Layout.of(torch.nn.Linear(2, 1), ("bias",))
+    states.put(0, {f"{PERSONAL}bias": torch.ones(1)})
+    with pytest.raises(RunError, match="it is a link: delete it"):
+        write_own(run, states, layout)
+    assert not any(elsewhere.iterdir())
