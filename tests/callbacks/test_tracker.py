@@ -106,7 +106,7 @@ def test_an_identifier_is_kept_in_a_file_of_the_run(tmp_path: Path):
 @pytest.mark.parametrize("text", ["", "a/../../b", "*", "a" * 2000])
 def test_another_text_is_no_identifier(text: str, tmp_path: Path):
     (tmp_path / "id").write_text(text)
-    with pytest.raises(RunError, match="id .*delete it"):
+    with pytest.raises(RunError, match=r"id .*delete it"):
         kept_id(live_run(tmp_path), "id")
 
 
