@@ -1,15 +1,12 @@
 """Files for secrets that a command makes: private, new, and written before an older secret ends."""
 
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from offbeat import cli
-from offbeat.cli import console
 from offbeat.core.errors import UsageError
 from offbeat.net.auth import tokens
 from offbeat.net.auth.tokens import Tokens
@@ -18,22 +15,6 @@ from offbeat.runs import files
 from offbeat.runs.permissions import why_unwritable
 
 ADDRESS = "127.0.0.1:7117"
-
-
-@pytest.fixture
-def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr(console.out, "width", 300)
-    monkeypatch.setattr(console.err, "width", 300)
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            cli.main()
-        said = capfd.readouterr()
-        return int(end.value.code or 0), said.out, said.err
-
-    return call
 
 
 def full_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
