@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from offbeat.core.errors import UsageError, reason_of
-from offbeat.runs.files import write_private
 from offbeat.runs.permissions import why_unwritable
 
 TokenOut = Annotated[
@@ -46,6 +45,8 @@ def new_secret(option: str, file: Path | None) -> Iterator[None]:
 
 def write_token(file: Path, token: str) -> None:
     """Write a token as one line, readable by its owner only. Raises `UsageError`."""
+    from offbeat.runs.files import write_private
+
     try:
         write_private(file, f"{token}\n".encode())
     except OSError as error:
