@@ -17,7 +17,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.experiment import Experiment
 from offbeat.recipes.recipe import Recipe
 from offbeat.sim.simulation import Simulation

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.xdist_group("imports")  # every module is parsed once
 MAY_USE: dict[str, set[str]] = {
     "lazy": set(),
     "version": set(),
+    "signals": set(),
     "vectors": set(),
     "core": set(),
     "verdicts": set(),
@@ -48,7 +49,7 @@ MAY_USE: dict[str, set[str]] = {
     "callbacks": {"allowed", "documents", "lazy", "core", "named", "runs", "version"},
     "sim": {
         "callbacks", "core", "experiment", "runs", "secure", "world", "algorithms", "local", "data",
-        "metrics", "vectors", "version",
+        "metrics", "signals", "vectors", "version",
     },
     "net": {
         "allowed", "callbacks", "documents", "lazy", "core", "experiment", "models", "runs", "algorithms",
@@ -60,7 +61,7 @@ MAY_USE: dict[str, set[str]] = {
     "recipes": {
         "lazy", "allowed", "callbacks", "core", "experiment", "models", "data", "codec", "local", "metrics",
         "named",
-        "world", "algorithms", "documents", "runs", "sim", "report", "version",
+        "world", "algorithms", "documents", "runs", "signals", "sim", "report", "version",
     },
     "studies": {"core"},  # says where they are now
     "notebook": {"core", "report", "runs"},

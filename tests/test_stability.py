@@ -9,7 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.cli.stability import Stability, stability_of
 from tests.test_public_names import NEEDS, ROOT, listed
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from offbeat.backup.backup import backup
 from offbeat.backup.manifest import MANIFEST, CopiedFile, Manifest
 from offbeat.backup.restore import restore
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.core.errors import DamageError, OffbeatError, RunError, UsageError
 from offbeat.runs.lock import lock
 from tests.backup.served_run import NOISE, ServedRun, recovered

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from offbeat.backup.backup import backup
 from offbeat.backup.restore import restore
 from offbeat.backup.upgrade import upgrade
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.runs.lock import lock
 from offbeat.runs.record import find_runs, read_run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.net.threads import in_thread
 from tests.net.support import server
 

@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from offbeat.cli import app
+from offbeat.cli.commands import app
 
 
 @pytest.mark.parametrize(("typed", "completed"), [("com", "compare"), ("compare --sw", "--sweep")])

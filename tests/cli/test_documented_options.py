@@ -12,7 +12,8 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from offbeat.cli import app, join, serve
+from offbeat.cli import join, serve
+from offbeat.cli.commands import app
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import validated

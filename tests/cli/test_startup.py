@@ -27,6 +27,14 @@ def loaded(*arguments: str) -> tuple[int, set[str]]:
     return done.returncode, set(done.stdout.rpartition("loaded:")[2].split())
 
 
+def test_an_interruption_is_handled_before_anything_slow_is_loaded() -> None:
+    """What the entry point imports before it handles signals."""
+    slow = {"typer", "click", "rich", "asyncio", "logging"}
+    code = f"import sys, offbeat.cli\nprint({slow!r} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 def test_help_loads_no_command() -> None:
     assert loaded("--help") == (0, set())
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from typer.main import get_command
 
-from offbeat.cli import app
+from offbeat.cli.commands import app
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 _GROUP: Any = get_command(app)

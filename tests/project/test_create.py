@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.core.errors import UsageError
 from offbeat.project.create import TEMPLATES, create_project
 

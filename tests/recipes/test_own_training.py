@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.core.errors import UsageError
 from offbeat.recipes import load_recipe
 from offbeat.recipes.build import make_learner, run_recipe

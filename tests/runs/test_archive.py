@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import offbeat as ob
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.core.errors import DamageError, UsageError
 from offbeat.core.journal import Row
 from offbeat.runs import archive as archiving

@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.text import Text
 
 from offbeat.core.printable import printable
+from offbeat.signals import raised_interrupts
 
 if TYPE_CHECKING:
     from offbeat.recipes.recipe import Recipe
@@ -53,7 +54,8 @@ class InterruptedByUserError(Exception):
 def resumable(directory: Path) -> Iterator[None]:
     """Turn an interruption of a run into one that names the command that continues the run."""
     try:
-        yield
+        with raised_interrupts():
+            yield
     except KeyboardInterrupt:
         if not (directory / "run.db").exists():
             raise
@@ -64,7 +66,8 @@ def resumable(directory: Path) -> Iterator[None]:
 def repeatable(directory: Path, option: str = "--out") -> Iterator[None]:
     """Turn an interruption into one that says that the same command continues the work in its directory."""
     try:
-        yield
+        with raised_interrupts():
+            yield
     except KeyboardInterrupt:
         raise InterruptedByUserError(
             f"the same command with {option} {quote(str(directory))} goes on"

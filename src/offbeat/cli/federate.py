@@ -261,12 +261,10 @@ class _Federation:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """End all processes with the context; SIGTERM ends it as Ctrl-C does."""
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+        """End all processes with the context."""
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
             self._stop()
 
     def _stop(self) -> None:

@@ -15,6 +15,7 @@ from offbeat.cli import common_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out, see_with
 from offbeat.cli.dashboard import dashboard_of
+from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.own_credentials import with_own
 from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, is_own_tokens, touch
@@ -247,7 +248,7 @@ def serve(
 
     # Files that callbacks write are private.
     os.umask(0o077)
-    reason = asyncio.run(run())
+    reason = run_until_interrupted(run())
     with suppress(OSError):
         (state / SERVER).unlink()
     if reason is None:

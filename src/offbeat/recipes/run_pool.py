@@ -18,10 +18,10 @@ from offbeat.core.errors import DivergedError, OffbeatError, RunError
 from offbeat.recipes.build import resume_run, run_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.schema import DATABASE
+from offbeat.signals import deferred_interrupts, raised_interrupts
 from offbeat.sim.execution import Execution
 from offbeat.sim.executors.start_method import adopt_environment, worker_context
 from offbeat.sim.progress import Progress
-from offbeat.sim.signals import terminated_as_interrupted
 
 _NAMED_RUNS = 3
 ONE_OF_MANY = Execution(keep_checkpoint=False)
@@ -94,7 +94,7 @@ def run_planned(
         RunError: A run failed; the other runs have been finished first.
     """
     failed: dict[str, list[str]] = {}
-    with terminated_as_interrupted():
+    with raised_interrupts():
         for report in _reports(iter(runs), processes):
             watch(report)
             if report.error is not None and not (may_diverge and report.diverged):
@@ -113,9 +113,9 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
     context = worker_context()
     reports: Any = context.Queue()
     with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), reports)) as pool:
-        running: list[Future[Path | None]] = [pool.submit(_run, run) for run in islice(runs, processes)]
-        unfinished = len(running)
         try:
+            running = [_submitted(pool, run) for run in islice(runs, processes)]
+            unfinished = len(running)
             while unfinished:
                 try:
                     report = reports.get(timeout=0.5)
@@ -124,7 +124,7 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
                     continue
                 yield report
                 if report.finished:
-                    started = [pool.submit(_run, run) for run in islice(runs, 1)]
+                    started = [_submitted(pool, run) for run in islice(runs, 1)]
                     running = [future for future in running if not future.done()] + started
                     unfinished += len(started) - 1
         except BaseException:
@@ -135,6 +135,18 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
                 # A terminated run stays at its checkpoint.
                 process.terminate()
             raise
+
+
+def _submitted(pool: ProcessPoolExecutor, run: PlannedRun) -> "Future[Path | None]":
+    """Hand a run to the pool, which may start a process for it.
+
+    A process whose start is interrupted would not find what this process has removed, and say so.
+    """
+    with deferred_interrupts() as interrupted:
+        future = pool.submit(_run, run)
+    if interrupted():
+        raise KeyboardInterrupt
+    return future
 
 
 def _check_alive(running: Iterable[Future[Path | None]]) -> None:

@@ -25,6 +25,7 @@ from offbeat.runs.processor import gpu_name
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.runs.summary import Summary, summary_of
+from offbeat.signals import deferred_interrupts
 from offbeat.sim.backend import LiveBackend
 from offbeat.sim.event_loop import run_to_end
 from offbeat.sim.execution import HERE, Execution
@@ -33,7 +34,6 @@ from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher
 from offbeat.sim.restore import final_model, restore
 from offbeat.sim.result import MemoryRecorder, Run
-from offbeat.sim.signals import deferred_interrupts
 from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.simulation import Recorder, Simulation
 from offbeat.world.world import World

@@ -8,7 +8,7 @@ import torch
 from typer.testing import CliRunner
 
 import offbeat as ob
-from offbeat import cli
+from offbeat.cli import commands
 from offbeat.core.learner import NO_INPUTS, LocalTask
 from offbeat.local.fast.batched import BatchedTask, BatchedTrainer
 from offbeat.local.objectives import Plain
@@ -262,12 +262,14 @@ def test_the_command_line(tmp_path: Path) -> None:
     """Run, and compare, and a resumption by comparing again."""
     small = ["--set", "until={tasks: 12}", "--set", "algorithm=fedbuff"]
     place = str(tmp_path / "run")
-    answer = CliRunner().invoke(cli.app, ["run", "digits", "--out", place, "--executor", "batched", *small])
+    answer = CliRunner().invoke(
+        commands.app, ["run", "digits", "--out", place, "--executor", "batched", *small]
+    )
     assert answer.exit_code == 0
     assert ob.read_run(tmp_path / "run").meta["batched"] is True
     both = ["compare", "digits", "-a", "fedbuff", "--seeds", "1", "--jobs", "1", "--executor", "batched"]
     answer = CliRunner().invoke(
-        cli.app, [*both, "--out", str(tmp_path / "all"), "--set", "until={tasks: 12}"]
+        commands.app, [*both, "--out", str(tmp_path / "all"), "--set", "until={tasks: 12}"]
     )
     assert answer.exit_code == 0
     assert ob.read_run(tmp_path / "all" / "fedbuff" / "seed-0").meta["batched"] is True
@@ -275,6 +277,6 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_the_command_line_refuses_workers(tmp_path: Path) -> None:
     options = ["run", "digits", "--out", str(tmp_path / "run"), "--executor", "batched", "--workers", "2"]
-    answer = CliRunner().invoke(cli.app, options)
+    answer = CliRunner().invoke(commands.app, options)
     assert isinstance(answer.exception, ob.UsageError)
     assert "--workers 2 is not allowed with --executor batched" in str(answer.exception)

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import offbeat as ob
-from offbeat.cli import app
+from offbeat.cli.commands import app
 from offbeat.recipes import build, compare
 from offbeat.recipes.run_pool import PlannedRun
 from offbeat.sim.execution import Execution

@@ -9,7 +9,7 @@ from typing import Any
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import missing_extra
-from offbeat.sim.signals import handled
+from offbeat.signals import handled
 
 REACH_SECONDS = 10.0
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: handled after the current step, or both in the same way."""
+"""SIGINT (Ctrl-C) and SIGTERM: raised in the same way, handled after the current step, or kept away."""
 
 import signal
 import threading
@@ -8,6 +8,16 @@ from types import FrameType
 
 Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 """A handler as `signal.signal` takes it."""
+
+
+def interrupts() -> tuple[signal.Signals, ...]:
+    """The signals that interrupt this process.
+
+    A script's background command starts with SIGINT ignored. The Ctrl-C of its terminal is not meant for it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        return (signal.SIGTERM,)
+    return signal.SIGINT, signal.SIGTERM
 
 
 @contextmanager
@@ -39,10 +49,20 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
 
-    with handled(ask, signal.SIGINT, signal.SIGTERM):
+    with handled(ask, *interrupts()):
         yield lambda: asked
 
 
-def terminated_as_interrupted() -> AbstractContextManager[None]:
-    """While inside, SIGTERM raises `KeyboardInterrupt` as SIGINT does; in other threads nothing changes."""
-    return handled(signal.default_int_handler, signal.SIGTERM)
+def raised_interrupts() -> AbstractContextManager[None]:
+    """While inside, SIGINT and SIGTERM raise `KeyboardInterrupt`; in other threads nothing changes."""
+    return handled(signal.default_int_handler, *interrupts())
+
+
+@contextmanager
+def kept_from_children() -> Iterator[None]:
+    """Processes that are started inside never get SIGINT; this process gets it afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
