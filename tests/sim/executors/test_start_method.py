@@ -140,6 +140,23 @@ print(runs[0].model.digest() == runs[1].model.digest(), runs[0].metrics == runs[
 """
 
 
+INTERRUPTED = """
+import os, signal
+from multiprocessing import forkserver
+from offbeat.sim.executors.start_method import worker_context
+
+if __name__ == "__main__":
+    context = worker_context()
+    before = forkserver._forkserver._forkserver_pid
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.killpg(0, signal.SIGINT)
+    worker = context.Process(target=len, args=("",))
+    worker.start()
+    worker.join()
+    print("the same fork server" if forkserver._forkserver._forkserver_pid == before else "another one")
+"""
+
+
 def start(folder: Path, text: str) -> tuple[Fork, IO[str]]:
     """Run a script that is elsewhere than the current directory, whose modules nobody wants."""
     current = folder / "current"
@@ -169,6 +186,15 @@ def test_nothing_outlives_the_main_process(number: signal.Signals, tmp_path: Pat
     assert process.returncode == -number
     assert "current directory" not in errors
     assert errors.count("Traceback") == (number == signal.SIGINT)  # the main process's own
+
+
+def test_a_ctrl_c_does_not_end_a_fork_server_that_still_imports(tmp_path: Path) -> None:
+    """The signal comes before the fork server has imported anything."""
+    process, output = start(tmp_path, INTERRUPTED)
+    with output:
+        _, errors = process.communicate(300)
+        assert (process.returncode, errors) == (0, "")
+        assert output.read() == "the same fork server\n"
 
 
 def test_a_script_without_a_guard(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch.multiprocessing
 
+from offbeat.signals import kept_from_children
+
 UNGUARDED = 79
 """Exit code of a worker whose main module starts workers as it is imported."""
 
@@ -32,12 +34,16 @@ def worker_context() -> Any:
     if nested or "forkserver" not in multiprocessing.get_all_start_methods():
         return spawn_context()
     # Some systems lack this module.
-    from multiprocessing import forkserver
+    from multiprocessing import forkserver, resource_tracker
 
     context = torch.multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([name for name in sys.modules if name.partition(".")[0] == "offbeat"])
     try:
-        with _search_path_in_environment():
+        # The tracker's start would unblock SIGINT here again.
+        resource_tracker.ensure_running()
+        # The fork server imports for seconds, in which a Ctrl-C would print a traceback. What Ctrl-C means
+        # to workers, the parent says.
+        with _search_path_in_environment(), kept_from_children():
             forkserver.ensure_running()
     except ChildProcessError:
         # This process is a fork itself: the server is a child of its parent.
