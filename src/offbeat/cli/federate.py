@@ -18,7 +18,7 @@ from offbeat.cli import common_options
 from offbeat.cli.allow import AllowOption
 from offbeat.cli.console import out, repeatable
 from offbeat.cli.keys import split_sets
-from offbeat.cli.serve import GROUPS, make_server_options
+from offbeat.cli.serve import GROUPS, helpers_of_run, make_server_options
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import TOKENS, make_directory
 from offbeat.cli.tokens import write_site_kit
@@ -76,7 +76,7 @@ def federate(
     with requires_extra("net"):
         # The server would refuse a wrong key as well, but only in its log.
         options = make_server_options(loaded, sites, settings.get("server", {}))
-    helpers = options.helpers or _helpers(loaded)
+    helpers = helpers_of_run(options, loaded)
     shares = _data_of_sites(loaded, sites, data)
     if both := sorted({name for name, _ in shares}.intersection(helpers)):
         raise UsageError(f"{both[0]} is a site here, and the recipe's helper: give the helper another name")
@@ -109,12 +109,6 @@ def federate(
             markup=False,
         )
         federation.wait()
-
-
-def _helpers(recipe: "Recipe") -> tuple[str, ...]:
-    """The helpers of a recipe's secure aggregation; none without it."""
-    privacy = recipe.privacy
-    return privacy.secure.helpers if privacy is not None and privacy.secure is not None else ()
 
 
 def _data_of_sites(recipe: "Recipe", sites: int | None, data: Sequence[str] | None) -> list[tuple[str, str]]:

@@ -242,7 +242,8 @@ def serve(
                 opened = dashboard_of(dashboard, state, server, *shown, unencrypted)
                 page = await stack.enter_async_context(opened)
             own_tokens = credentials.tokens is not None and is_own_tokens(credentials.tokens, state)
-            shown_at = _announce(state, listen, server, page, sites or loaded.clients, own_tokens)
+            awaited = _awaited(server_options, loaded)
+            shown_at = _announce(state, listen, server, page, awaited, own_tokens)
             await stack.enter_async_context(at_work(f"listening on {shown_at}"))
             return await server.ended()
 
@@ -275,21 +276,33 @@ def make_server_options(recipe: "Recipe", sites: int | None, given: Mapping[str,
     return validated(ServerOptions, {"clients": sites or recipe.clients, **given}, "--set server")
 
 
+def helpers_of_run(options: "ServerOptions", recipe: "Recipe") -> tuple[str, ...]:
+    """Names of the helpers of secure aggregation; none without it."""
+    secure = None if recipe.privacy is None else recipe.privacy.secure
+    return () if secure is None else options.helpers or secure.helpers
+
+
+def _awaited(options: "ServerOptions", recipe: "Recipe") -> str:
+    """The sites and helpers with which a run begins, in words."""
+    helpers = helpers_of_run(options, recipe)
+    return f"{options.clients} sites{' and the helpers ' if helpers else ''}{', '.join(helpers)}"
+
+
 def _announce(
-    state: Path, listen: str, server: "RunServer", page: str | None, sites: int, own_tokens: bool
+    state: Path, listen: str, server: "RunServer", page: str | None, awaited: str, own_tokens: bool
 ) -> str:
     """Print the server's address, and write it to the file that `offbeat stop` and `status` read."""
     # A Unix socket has no port.
     address = f"{listen.rpartition(':')[0]}:{server.port}" if server.port else listen
     document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": own_tokens}
     write_own(state / SERVER, json.dumps(document))
-    out.print(f"listening on {address}; {_what_comes(server, sites)}", markup=False)
+    out.print(f"listening on {address}; {_what_comes(server, awaited)}", markup=False)
     if page is not None:
         out.print(f"live page: {page}", markup=False)
     return address
 
 
-def _what_comes(server: "RunServer", sites: int) -> str:
+def _what_comes(server: "RunServer", awaited: str) -> str:
     """What the server does from now on, in words."""
     from offbeat.net.server.finished import FinishedService
 
@@ -297,7 +310,7 @@ def _what_comes(server: "RunServer", sites: int) -> str:
         return "the run has ended already, which sites that come late are told"
     if server.service.snapshot().begins_with is None:
         return "the run goes on"
-    return f"the run begins when {sites} sites are there"
+    return f"the run begins when {awaited} are there"
 
 
 async def _signs_of_life(state: Path) -> None:

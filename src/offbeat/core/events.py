@@ -106,6 +106,10 @@ class Timer(Struct, frozen=True, gc=False):
     timer: str
 
 
+RUN_ENDED = "the run has ended: "
+"""The beginning of the reason of a release that the run's end has cut off."""
+
+
 class Skipped(Struct, frozen=True, gc=False):
     """An aggregation is skipped: its version has the content of the version before.
 
@@ -114,6 +118,11 @@ class Skipped(Struct, frozen=True, gc=False):
 
     version: Version
     reason: str
+
+
+def is_given_up(reason: str) -> bool:
+    """Whether an aggregation is skipped only because its release still waited when the run ended."""
+    return reason.startswith(RUN_ENDED)
 
 
 class RolledBack(Struct, frozen=True, gc=False):

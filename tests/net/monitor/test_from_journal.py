@@ -6,9 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 import offbeat as ob
+from offbeat.algorithms.privacy.private import complete_privacy
 from offbeat.core.journal import Row
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.monitor.from_journal import JournalView, metrics_since, snapshot_of, timeline_since
 from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.store import RunStore
 from tests.net.replayed_run import NAMES, Played, recorded
 
 
@@ -53,6 +56,7 @@ def books(*rows: Row) -> JournalView:
     return made
 
 
+META = {"label": "x", "algorithm": {"name": "fedbuff"}, "seed": 0, "clients": 3}
 JOINED = Row(0, 0.0, "event", "joined", 0, data={"samples": 5, "steps_per_epoch": 1})
 TRAIN = Row(1, 0.0, "command", "train", 0, 4, 0, 0, None, 10)
 
@@ -127,3 +131,26 @@ def test_alarms_follow_from_the_journal() -> None:
         "versions skipped: 1",
         "returns to an earlier version: 1",
     ]
+
+
+def test_the_helpers_of_a_directory_are_known_before_and_after_their_committee(tmp_path: Path) -> None:
+    """A run has recorded its plan; the journal has its committees."""
+    privacy = ob.Privacy(clip=1.0, least=3, secure=ob.Secure(helpers=("ha", "hb")))
+    plan = ReleasePlan(complete_privacy(privacy, ob.fedbuff(size=3, steps=1), 3), 10, 3)
+    RunStore.create(tmp_path / "run", {**META, "privacy": plan.recorded}, ()).close()
+    helpers = snapshot_of(read_run(tmp_path / "run")).helpers
+    assert helpers is not None
+    assert (helpers.names, helpers.formed) == (("ha", "hb"), False)
+    assert helpers.text == "helpers: ha, hb; the committee is formed when all are there"
+
+
+def test_a_committee_that_others_replace_and_a_release_that_the_run_s_end_cuts_off() -> None:
+    view = JournalView("run", "label", "name", {0: "north"}, helpers=("ha", "hb"), helped_by={"ha", "hb"})
+    view.feed(Row(0, 0.0, "event", "committee", data={"helpers": [["ha", "00"], ["hc", "11"]]}))
+    view.feed(Row(1, 1.0, "event", "skipped", version=1, data={"reason": "its step is absurd"}))
+    view.feed(Row(2, 2.0, "event", "skipped", version=2, data={"reason": "the run has ended: stopped"}))
+    found = view.snapshot()
+    assert found.helpers is not None
+    assert (found.helpers.text, found.helpers.formed) == ("helpers: ha, hc", True)
+    assert found.helpers.names == ("ha", "hb", "hc")
+    assert found.skipped == 1

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from offbeat.net.monitor.snapshot import SiteView, Snapshot, with_enrolled
+from offbeat.net.monitor.snapshot import HelpersView, SiteView, Snapshot, with_enrolled
 
 COUNTS = dict.fromkeys(
     ("now", "version", "running", "arrived", "aggregated", "dropped", "lost", "bytes_up", "bytes_down"), 0
@@ -34,3 +34,16 @@ def test_a_run_says_how_many_sites_it_waits_for_until_it_begins() -> None:
     assert waits.waits_for == "waiting for 3 sites, 1 there"
     assert replace(waits, begins_with=None).waits_for is None
     assert replace(waits, stopped="stopped").waits_for is None
+
+
+def test_a_helper_is_no_site_that_is_expected() -> None:
+    helpers = HelpersView("helpers: ha, hb", 2, names=("ha", "hb"))
+    found = with_enrolled(shown(SiteView(0, "north", "idle"), helpers=helpers), {"north", "ha", "hb", "west"})
+    assert states(found) == {"north": "idle", "west": "expected"}
+
+
+def test_a_run_waits_for_its_helpers_too() -> None:
+    waits = shown(SiteView(0, "north"), begins_with=1, helpers=HelpersView("helpers: ha", formed=False))
+    assert waits.waits_for == "waiting for 1 sites, 0 there, and for all helpers"
+    formed = replace(waits, helpers=HelpersView("helpers: ha"))
+    assert formed.waits_for == "waiting for 1 sites, 0 there"

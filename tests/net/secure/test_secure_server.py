@@ -517,3 +517,55 @@ def test_a_site_that_comes_back_with_other_data_waits_for_the_release_that_its_g
     drive(f, 20)
     names = [row.name for row in f.rows if row.name in ("left", "aggregate", "released", "joined")]
     assert names[:10] == ["joined"] * 5 + ["left", "left", "aggregate", "released", "joined"]
+
+
+# ---- what an operator is told ----
+
+
+def logged(caplog: pytest.LogCaptureFixture, event: str) -> list[tuple[Any, ...]]:
+    """What a log says besides an event: helper, helpers and reason."""
+    return [
+        tuple(getattr(record, name, None) for name in ("helper", "helpers", "reason"))
+        for record in caplog.records
+        if record.getMessage() == event
+    ]
+
+
+def test_the_helpers_for_which_a_run_waits_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    f = SecureFederation(tmp_path)
+    f.away.add("b")
+    f.connect()
+    while not f.idle or f.coordinator.registry.sites.keys() < {f"site-{i}" for i in range(f.sites)}:
+        f.deliver(f.step())
+    view = f.coordinator.helpers.view
+    assert view is not None
+    assert (view.names, view.formed) == (HELPERS, False)
+    assert view.text == "helpers: a, b (away), c; the committee is formed when all are there"
+    assert logged(caplog, "helper joined")[-1] == ("c", None, "the committee waits for b")
+    assert set(logged(caplog, "the run waits for helpers")) == {(None, "b", None)}
+
+
+def test_a_helper_that_is_lost_is_told_at_once_and_a_release_at_the_end_is_no_skipped_version(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    f = SecureFederation(tmp_path, unmasking=TIMES)
+
+    def leave(i: int, f: SecureFederation) -> None:
+        if f.journal("released") and not f.away:
+            f.away.add("a")
+            f.coordinator.disconnected(f.now, "a")
+            assert logged(caplog, "helper lost") == [("a", None, "its connection has ended")]
+        if f.away and f.coordinator.driver.engine.waiting:
+            f.coordinator.stop(f.now, "stopped by its operator")
+
+    drive(f, 3000, leave)
+    assert f.coordinator.stopped == "stopped by its operator"
+    assert len(f.journal("skipped")) > f.coordinator.driver.skipped == 0
+    assert {reason for _, _, reason in logged(caplog, "release given up")} == {
+        "the run has ended: stopped by its operator"
+    }
+    assert not logged(caplog, "version skipped")
+    assert len(logged(caplog, "helper lost")) == 1

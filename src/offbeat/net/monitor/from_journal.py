@@ -6,10 +6,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from offbeat.core.commands import Aggregate
+from offbeat.core.events import is_given_up
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
-from offbeat.net.monitor.snapshot import HelpersView, MirrorView, SiteState, SiteView, Snapshot, ended
+from offbeat.net.monitor.snapshot import (
+    HelpersView,
+    MirrorView,
+    SiteState,
+    SiteView,
+    Snapshot,
+    ended,
+    helpers_text,
+)
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric
 
@@ -61,7 +70,9 @@ class JournalView:
     rollbacks: int = 0
     ledger: PrivacyLedger | None = None
     spent: int = 0
-    helpers: str | None = None
+    helpers: tuple[str, ...] = ()
+    helped_by: set[str] = field(default_factory=set)
+    formed: bool = False
     released: int = 0
     begins_with: int | None = None
     mirror: MirrorView | None = None
@@ -88,9 +99,10 @@ class JournalView:
         elif row.name == "begin":
             self.begins_with = None
         elif row.name == "skipped":
-            self.skipped += 1
+            self.skipped += not is_given_up(data["reason"])
         elif row.name == "committee":
-            self.helpers = ", ".join(name for name, _ in data["helpers"])
+            self.helpers, self.formed = tuple(name for name, _ in data["helpers"]), True
+            self.helped_by.update(self.helpers)
         elif row.name == "released":
             self.released = row.version or self.released
         elif row.name == "rolled_back":
@@ -100,11 +112,11 @@ class JournalView:
             self._apply_to_site(row, data, self._site(row.client))
 
     def _helpers(self) -> HelpersView | None:
-        if self.helpers is None:
+        if not self.helpers:
             return None
         waiting = self.released + 1 if self.released < self.version and self.stopped is None else None
-        text = f"helpers: {self.helpers}"
-        return HelpersView(text if waiting is None else f"{text}; release {waiting} waits", None, waiting)
+        text = helpers_text(self.helpers, waiting, formed=self.formed)
+        return HelpersView(text, None, waiting, tuple(sorted(self.helped_by)), self.formed)
 
     def _privacy(self) -> Mapping[str, float] | None:
         """Privacy spent; the clients that left for it are those of the journal's last release."""
@@ -181,8 +193,13 @@ def snapshot_of(record: RunRecord) -> Snapshot:
         The snapshot as of the last row of the journal.
     """
     view = JournalView(record.path.resolve().name, record.label, record.algorithm, record.site_names())
-    if "privacy" in record.meta and (plan := ReleasePlan.read(record.meta["privacy"])).noise is not None:
-        view.ledger = PrivacyLedger(plan)
+    if "privacy" in record.meta:
+        plan = ReleasePlan.read(record.meta["privacy"])
+        if plan.noise is not None:
+            view.ledger = PrivacyLedger(plan)
+        if plan.privacy.secure is not None:
+            view.helpers = plan.privacy.secure.helpers
+            view.helped_by.update(view.helpers)
     view.begins_with = record.meta.get("clients")
     view.mirror = _mirror(record)
     for row in record.rows():

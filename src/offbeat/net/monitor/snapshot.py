@@ -1,6 +1,6 @@
 """Snapshot of a running server: its counts and its sites, for the live page and Prometheus."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -65,11 +65,29 @@ class HelpersView:
         text: The helpers, which of them are away, and which release waits, in one line.
         connected: Number of connected helpers. None means unknown.
         waiting: Number of the release that waits for its sum. None means that no release waits.
+        names: Names of the helpers, also of those that others have replaced.
+        formed: Whether the helpers have formed their committee, without which the run does not begin.
     """
 
     text: str
     connected: int | None = None
     waiting: int | None = None
+    names: tuple[str, ...] = ()
+    formed: bool = True
+
+
+def helpers_text(helpers: Iterable[str], waiting: int | None, *, formed: bool) -> str:
+    """The helpers and the state of their committee, in one line.
+
+    Args:
+        helpers: The helpers, each with what is known of it.
+        waiting: Number of the release that waits for its sum. None means that no release waits.
+        formed: Whether the helpers have formed their committee.
+    """
+    line = f"helpers: {', '.join(helpers)}"
+    if not formed:
+        return f"{line}; the committee is formed when all are there"
+    return line if waiting is None else f"{line}; release {waiting} waits for them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +178,11 @@ class Snapshot:
 
     @property
     def waits_for(self) -> str | None:
-        """The sites for which the run waits before it begins, in words. None means that it has begun."""
+        """The sites and helpers for which the run waits before it begins. None means that it has begun."""
         if self.begins_with is None or self.stopped is not None:
             return None
-        return f"waiting for {self.begins_with} sites, {self.there} there"
+        sites = f"waiting for {self.begins_with} sites, {self.there} there"
+        return sites if self.helpers is None or self.helpers.formed else f"{sites}, and for all helpers"
 
     @property
     def alarms(self) -> list[str]:
@@ -193,11 +212,13 @@ def with_enrolled(snapshot: Snapshot, enrolled: Collection[str]) -> Snapshot:
 
     Args:
         snapshot: A server at one moment.
-        enrolled: Names of the sites that may take part. Empty means that every site may.
+        enrolled: Names of the sites and helpers that may take part. Empty means that everybody may.
     """
     if not enrolled:
         return snapshot
     known = {site.name for site in snapshot.sites}
+    if snapshot.helpers is not None:
+        known.update(snapshot.helpers.names)
     sites = [site if site.name in enrolled else replace(site, state="revoked") for site in snapshot.sites]
     sites += [SiteView(-1, name, "expected") for name in sorted(enrolled) if name not in known]
     return replace(snapshot, sites=tuple(sites))

@@ -13,6 +13,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import CommitteeFormed, Version
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import Register
+from offbeat.net.monitor.snapshot import HelpersView, helpers_text
 from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
 from offbeat.secure.refusals import SecureRefusal
 from offbeat.secure.unmasking import check_instance
@@ -56,6 +57,7 @@ class HelperCommittee:
         )
         self._replaces, self._forming = new_helpers is not None, True
         self.names = new_helpers or plan.privacy.secure.helpers
+        self._known = {*plan.privacy.secure.helpers, *self.names}
         self.formed: Committee | None = None
         self.connected: set[str] = set()
         # The keys by which the helpers of the next committee have registered.
@@ -76,22 +78,25 @@ class HelperCommittee:
         return self.connected >= set(self.names)
 
     @property
+    def away(self) -> tuple[str, ...]:
+        """Names of the helpers that are not there, in their order."""
+        return tuple(name for name in self.names if name not in self.connected)
+
+    @property
     def rule(self) -> int:
         """The rule of the committee, or of the one that is to be formed."""
         if self.formed is not None and not self._forming:
             return self.formed.rule
         return rule_of(len(self.names), self._secure.most_colluding)
 
-    def status(self, waiting: Version | None) -> str:
-        """The helpers and the state of the release, in one line.
+    def view(self, waiting: Version | None) -> HelpersView:
+        """How the helpers are shown.
 
         Args:
             waiting: The release that waits for its sum. None means that none does.
         """
-        line = f"helpers: {', '.join(map(self._standing, self.names))}"
-        if not self.ready:
-            return f"{line}; the committee is formed when all are there"
-        return line if waiting is None else f"{line}; release {waiting} waits for them"
+        text = helpers_text(map(self._standing, self.names), waiting, formed=self.ready)
+        return HelpersView(text, len(self.connected), waiting, tuple(sorted(self._known)), self.ready)
 
     def _standing(self, name: str) -> str:
         if name in self._out:
@@ -118,8 +123,10 @@ class HelperCommittee:
     def enter(self, event: CommitteeFormed) -> None:
         """A committee has been formed."""
         self.formed, self._forming = self._committee(event), False
+        names = tuple(name for name, _ in event.helpers)
+        self._known.update(names)
         if not self._replaces:
-            self.names = tuple(name for name, _ in event.helpers)
+            self.names = names
         self._instances.clear()
         self._gone.clear()
 

@@ -125,7 +125,7 @@ class SecureAggregation:
     @property
     def view(self) -> HelpersView:
         """How the helpers are shown."""
-        return HelpersView(self.helpers.status(self.waiting), len(self.connected), self.waiting)
+        return self.helpers.view(self.waiting)
 
     def enter_event(self, event: Event) -> None:
         """Follow the journal, also while it is repeated."""
@@ -245,6 +245,8 @@ class SecureAggregation:
         """Do something, but not before the committee is there."""
         if self.helpers.ready:
             action()
+        else:
+            log.info("the run waits for helpers", extra={"helpers": ", ".join(self.helpers.away)})
 
     def while_heard(self, steps: Iterable[object]) -> None:
         """Take steps until one of them has a release wait, after which no site is heard."""
@@ -291,12 +293,18 @@ class SecureAggregation:
         elif isinstance(message, Leave):
             log.warning("helper left", extra={"helper": name, "reason": message.reason})
             self._run.close(name, "the helper has left")
-            self.disconnected(now, name)
+            self._part(now, name)
         elif isinstance(message, UnmaskShare | UnmaskRefused):
             self._tell(name, lambda unmasking, number: unmasking.answered(number, message, now), now)
 
     def disconnected(self, now: float, name: str) -> None:
         """A helper's connection has ended."""
+        if name in self.connected and self._run.stopped is None:
+            log.warning("helper lost", extra={"helper": name, "reason": "its connection has ended"})
+        self._part(now, name)
+
+    def _part(self, now: float, name: str) -> None:
+        """A helper is not there any more."""
         self.helpers.connected.discard(name)
         self._tell(name, lambda unmasking, number: unmasking.departed(number, now), now)
 
@@ -312,6 +320,10 @@ class SecureAggregation:
             self._run.close(name, reason)
             self.helpers.warn_if_too_few()
             return
+        told = {"helper": name}
+        if not self.helpers.ready and self.helpers.away:
+            told["reason"] = f"the committee waits for {', '.join(self.helpers.away)}"
+        log.info("helper joined", extra=told)
         self._run.send(name, registered)
         if self.helpers.ready:
             self._run.send(name, self._formed())
@@ -519,7 +531,7 @@ class SecureAggregation:
             if name in self.connected:
                 self._run.send(name, Rejected(self.evidence.out[name]))
                 self._run.close(name, self.evidence.out[name])
-                self.disconnected(now, name)
+                self._part(now, name)
             self.helpers.warn_if_too_few()
 
     def _part_with_sites(self, now: float) -> None:

@@ -42,7 +42,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer, Version
+from offbeat.core.events import RUN_ENDED, Arrived, ClientResults, Left, Metrics, Timer, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import check_found
@@ -232,7 +232,7 @@ class Coordinator:
         """End the run; a release that waits for its helpers fails."""
         now = self._clock(now)
         if self.driver.ending is None:
-            self.helpers.fail(now, f"the run has ended: {reason}")
+            self.helpers.fail(now, f"{RUN_ENDED}{reason}")
         self.driver.stop(reason)
 
     def _clock(self, now: float) -> float:

@@ -48,6 +48,7 @@ from offbeat.core.events import (
     TaskId,
     Version,
     WantsModel,
+    is_given_up,
 )
 from offbeat.core.good_version import GoodVersion
 from offbeat.core.journal import Row, event_of
@@ -167,7 +168,11 @@ class Driver:
         """
         commands = self._advance(now, event, result)
         for skipped in list(self.tensors.skipped):
-            log.error("version skipped", extra={"version": skipped.version, "reason": skipped.reason})
+            told = {"version": skipped.version, "reason": skipped.reason}
+            if is_given_up(skipped.reason):
+                log.warning("release given up", extra=told)
+            else:
+                log.error("version skipped", extra=told)
             self._advance(now, skipped, None)
         for task in self.tensors.condemned:
             log.warning("update dropped: it has turned out to be absurd", extra={"task": task})
@@ -321,7 +326,7 @@ class Driver:
         elif isinstance(event, Begin):
             self.began = now
         elif isinstance(event, Skipped):
-            self.skipped += 1
+            self.skipped += not is_given_up(event.reason)
         elif isinstance(event, RolledBack):
             self.rollbacks, self.rolled_back = self.rollbacks + 1, self.server.version
         elif isinstance(event, Left) and self.client_evaluations is not None:

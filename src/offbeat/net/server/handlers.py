@@ -289,14 +289,14 @@ class MessageHandler:
 
     def begin_if_ready(self, now: float) -> None:
         """Begin once enough sites, and all helpers, are there; a restarted server may need fewer sites."""
-        self._driver.helpers.when_ready(partial(self._begin_with_enough_sites, now))
+        begins = not self._server.begun and self._driver.ending is None
+        if begins and len(self._server.fleet) >= self._options.clients:
+            self._driver.helpers.when_ready(partial(self._begin, now))
 
-    def _begin_with_enough_sites(self, now: float) -> None:
-        driver, options = self._driver, self._options
-        if not self._server.begun and driver.ending is None and len(self._server.fleet) >= options.clients:
-            if self._every.versions is not None:
-                driver.evaluate(now)
-            driver.apply(now, Begin())
+    def _begin(self, now: float) -> None:
+        if self._every.versions is not None:
+            self._driver.evaluate(now)
+        self._driver.apply(now, Begin())
 
     def _can_bring_back(self, site: SiteRecord, task: TaskId | None) -> bool:
         """Whether this is the task that the site was lost with, and its base is still there."""

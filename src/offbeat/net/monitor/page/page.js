@@ -288,7 +288,8 @@
     }));
     const there = s.sites.filter((site) => !["away", "expected", "revoked"].includes(site.state)).length;
     const waits = typeof s.begins_with === "number" && s.stopped === null;
-    at("sites-count").textContent = waits ? `waiting for ${s.begins_with} sites, ${there} there` : `${there} of ${s.sites.length} there`;
+    const all = s.helpers && s.helpers.formed === false ? ", and for all helpers" : "";
+    at("sites-count").textContent = waits ? `waiting for ${s.begins_with} sites, ${there} there${all}` : `${there} of ${s.sites.length} there`;
   }
   function drawRejected() {
     const reasons = Object.entries(seen.snapshot.rejected).sort((a, b) => b[1] - a[1]);
