@@ -364,7 +364,7 @@ def test_stop_comes_too_late_or_from_another_user(
     assert offbeat("stop", tmp_path)[0] == 0
     (tmp_path / "lock").unlink()
     (tmp_path / "lock").mkdir()
-    refused(offbeat("stop", tmp_path), "lock cannot be written: Is a directory")
+    refused(offbeat("stop", tmp_path), "lock cannot be read: it is no file")
 
 
 def test_stop_waits_until_the_ports_are_free(

@@ -62,23 +62,24 @@ def touch(directory: Path) -> None:
         os.utime(directory / SERVER)
 
 
-def unresponsive(directory: Path) -> str | None:
-    """Why the server of a directory does nothing though it has not ended. None means that it does, or has."""
+def not_running(directory: Path, *, locked: bool, served: bool) -> str | None:
+    """Why a run that has not ended does not go on. None means that it goes on.
+
+    Args:
+        directory: The run's directory.
+        locked: Whether a process had locked the directory, before it was read that the run has not ended.
+        served: Whether the run is a server's.
+    """
+    if not locked and not served:
+        return f"no process simulates it: offbeat resume {directory} continues it"
     try:
         pid = _pid(directory)
         silent = time.time() - (directory / SERVER).stat().st_mtime
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return None
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        if silent < 2 * SIGN_SECONDS:
-            # The process may be on another machine or in another container, or it ends at this moment.
-            return None
+        return None if locked else "no server has it: serve it again, as it was served, to continue it"
+    if not locked:
         return f"its server (process {pid}) has died: the same offbeat serve resumes the run"
-    except PermissionError:
-        # The process exists and belongs to another user.
-        pass
+    # In another container, the number is another process's, or nobody's.
     if _is_stopped(pid):
         return f"its server (process {pid}) is stopped: kill -CONT {pid} lets it go on"
     if silent > SILENT_SECONDS:
@@ -105,16 +106,13 @@ def _is_stopped(pid: int) -> bool:
 
 
 def is_locked(directory: Path) -> bool:
-    """Whether a process writes this run. Raises `UsageError` if the lock file cannot be opened."""
-    from offbeat.runs.lock import lock
+    """Whether a process writes this run. Raises `UsageError` if the lock file cannot be read."""
+    from offbeat.runs.lock import is_held
 
     try:
-        lock(directory).release()
-    except UsageError:
-        return True
+        return is_held(directory)
     except OSError as error:
-        raise UsageError(f"{error.filename or directory} cannot be written: {reason_of(error)}") from None
-    return False
+        raise UsageError(f"{error.filename or directory} cannot be read: {reason_of(error)}") from None
 
 
 def make_directory(directory: Path, *, private: bool = False) -> None:

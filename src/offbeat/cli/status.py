@@ -51,16 +51,19 @@ def status(
         if is_site(Path(target)):
             _show_site(Path(target), as_json)
             return
-        from offbeat.cli.state_dir import enrolled_sites, unresponsive
+        from offbeat.cli.state_dir import enrolled_sites, is_locked, not_running
         from offbeat.net.monitor.from_journal import snapshot_of
         from offbeat.net.monitor.snapshot import with_enrolled
         from offbeat.runs.record import read_run
 
+        # A run that ends between the two has its end in the record.
+        locked = Path(target).is_dir() and is_locked(Path(target))
         record = read_run(target)
         snapshot = with_enrolled(snapshot_of(record), enrolled_sites(Path(target)))
         state = record.status if record.stop_reason is None else f"{record.status}: {record.stop_reason}"
-        if record.status == "running" and (reason := unresponsive(Path(target))) is not None:
-            state = f"not running: {reason}"
+        if record.status == "running":
+            stands = not_running(Path(target), locked=locked, served=record.served)
+            state = state if stands is None else f"not running: {stands}"
     if as_json:
         print_json({"state": state, "run": snapshot})
     else:

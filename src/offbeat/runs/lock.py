@@ -1,6 +1,9 @@
 """Writer lock of a run: an advisory file lock, which the system frees when the process ends."""
 
+import os
+from errno import EINVAL
 from pathlib import Path
+from stat import S_ISREG
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -27,3 +30,28 @@ def lock(directory: Path, what: str = "this run") -> BaseFileLock:
     except Timeout:
         raise UsageError(f"{directory}: another process is writing {what}; wait for it or stop it") from None
     return held
+
+
+def is_held(directory: Path) -> bool:
+    """Whether a process writes the run of a directory, which may be a copy that is mounted read-only.
+
+    Raises:
+        OSError: The lock file cannot be read, or is something else than a file.
+    """
+    # Some systems lack this module.
+    import fcntl
+
+    try:
+        file = os.open(directory / LOCK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return False
+    try:
+        if not S_ISREG(os.fstat(file).st_mode):
+            raise OSError(EINVAL, "it is no file", str(directory / LOCK))
+        # The writer's lock is exclusive, so that this one fails beside it.
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(file)
+    return False
