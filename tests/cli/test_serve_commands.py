@@ -27,6 +27,7 @@ from offbeat.data.federated import Source
 from offbeat.data.site import site_data
 from offbeat.net.auth.revocation import serial
 from offbeat.net.auth.tokens import Tokens
+from offbeat.net.monitor.http import MonitorAddress
 from offbeat.net.monitor.snapshot import SiteView, Snapshot
 from offbeat.net.server.serve import RunServer
 from offbeat.net.server.serve import serve as serve_run
@@ -99,13 +100,38 @@ def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
         (["--sites", 1, "--set", "algorithm={name: fedbuff, concurrency: 2}"], r"at most 1"),
         (["--set", "algorithm={name: wireless, steps: 3}"], r"wireless needs a world with a channel"),
         (["--set", "algorithm.nothing=1"], r"unknown key"),
+        (["--set", "server.mirror_required=true"], r"needs a mirror: give --mirror DIR"),
+        (["--set", "server.share_model=best"], r"share_model = 'best' needs evaluate.keep_best"),
+        (["--dashboard", "nowhere"], r"address 'nowhere': it must be HOST:PORT"),
+        (
+            ["--dashboard", "0.0.0.0:0"],
+            r"dashboard on 0.0.0.0 needs a token.*: make one with offbeat dashboard-token --state \S+run, or",
+        ),
+        (["--set", "callbacks=[nothing]"], r"nothing"),
     ],
 )
-def test_serve_refuses_in_one_line(
+def test_serve_and_its_check_refuse_in_one_line(
     options: list[object], says: str, recipe: Path, offbeat: Any, tmp_path: Path
 ) -> None:
-    refused(offbeat("serve", recipe, "--state", tmp_path / "run", *options), says)
-    assert not (tmp_path / "run" / "run.db").exists()
+    """Before anything is written, so that a run that goes on does not notice."""
+    serve = ("serve", recipe, "--state", tmp_path / "run", *options)
+    refused(offbeat(*serve), says)
+    assert not (tmp_path / "run").exists()
+    code, found, error = offbeat(*serve, "--check", "text")
+    assert code in (1, 2)
+    failures = [line for line in found.splitlines() if line.startswith("FAIL")]
+    assert re.search(says, " ".join((*failures, error))), found
+
+
+def test_a_certificate_and_another_key_are_refused_before_the_run_is_opened(
+    recipe: Path, offbeat: Any, tmp_path: Path
+) -> None:
+    ours = Authority(tmp_path, "ours")
+    (certificate, _), (_, key) = ours.issue("one"), ours.issue("another")
+    state = tmp_path / "run"
+    serve = ("serve", recipe, "--state", state, "--listen", "127.0.0.1:0", "--tls-cert", certificate)
+    refused(offbeat(*serve, "--tls-key", key), "they cannot be used .*give a certificate and its own key")
+    assert not state.exists()
 
 
 def test_serve_refuses_an_unknown_recipe(offbeat: Any, tmp_path: Path) -> None:
@@ -245,7 +271,7 @@ def test_a_directory_that_another_process_serves_is_refused(
 def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
     recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offbeat.cli.serve.is_locked", lambda _: False)
+    monkeypatch.setattr("offbeat.cli.server_set_up.is_locked", lambda _: False)
     state = tmp_path / "run"
     state.mkdir()
     with locked(state):
@@ -487,8 +513,10 @@ def server_of(service: Any, listener: Any) -> RunServer:
 
 
 def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path: Path) -> None:
+    place = MonitorAddress(token=Tokens(tmp_path / "dashboard-token", required_once_there=True))
+
     async def go() -> None:
-        page = dashboard_of("127.0.0.1:0", tmp_path, server_of(None, None), None, None, False)
+        page = dashboard_of(place, tmp_path, server_of(None, None))
         async with page as url, aiohttp.ClientSession() as session:
             for status in (200, 401):
                 async with session.get(url) as answer:
@@ -510,7 +538,7 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
     )
 
     async def go() -> None:
-        page = dashboard_of("127.0.0.1:0", tmp_path, server_of(service, door), None, None, False)
+        page = dashboard_of(MonitorAddress(), tmp_path, server_of(service, door))
         async with (
             page as url,
             aiohttp.ClientSession() as session,

@@ -1,74 +1,53 @@
 """What `offbeat serve --check` does: it tests a server's set-up, and opens nothing."""
 
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable
 
-from offbeat.allowed import Allow
 from offbeat.cli.check_results import show_results
-from offbeat.cli.state_dir import is_locked
-from offbeat.core.errors import RunError, UsageError
+from offbeat.cli.server_set_up import ServerSetUp, check_access, check_state, make_run, page_address
 from offbeat.experiment import Experiment
-from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.check import CheckResult, check_loading
-from offbeat.net.run_spec import make_run_spec
-from offbeat.net.server.open_run import check_same
-from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server_check import check_server
-from offbeat.recipes.build import make_algorithm, make_experiment, make_server_learner
-from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import holds_run, read_run
 from offbeat.runs.schema import DATABASE
 
+_REFUSALS: dict[str, Callable[[ServerSetUp], object]] = {"access": check_access, "page": page_address}
 
-def check_set_up(
-    recipe: Recipe,
-    state: Path,
-    listen: str,
-    page: str | None,
-    credentials: ServerCredentials,
-    server_options: ServerOptions,
-    test: str | None,
-    allow: Allow,
-    *,
-    as_json: bool,
-) -> None:
+
+def check_set_up(set_up: ServerSetUp, *, as_json: bool) -> None:
     """Check all that a server needs, and print the results. Ends with exit code 1 if a check has failed."""
-    results = list(check_server(state, listen, page, credentials, server_options.clients))
+    given = set_up.state, set_up.listen, set_up.page, set_up.credentials, set_up.options.clients
+    results = [_as_served(set_up, result) for result in check_server(*given)]
     experiments: list[Experiment] = []
-    results.append(check_loading("data", lambda: _data(recipe, test, allow, experiments)))
-    results.append(_check_state(state, server_options, experiments))
+    results.append(check_loading("data", lambda: _data(set_up, experiments)))
+    if experiments:
+        results.append(check_loading("state", lambda: _state(set_up, experiments[0])))
     show_results(results, as_json=as_json)
 
 
-def _data(recipe: Recipe, test: str | None, allow: Allow, made: list[Experiment]) -> str:
-    """Load the test data and make the run's model and algorithm; the run is added to `made`."""
-    learner = make_server_learner(recipe, test, allow)
-    made.append(make_experiment(recipe, make_algorithm(recipe.algorithm, allow), learner))
-    tested = learner.data.test
-    return "no test data" if tested is None else f"{len(tested)} samples to test on"
+def _as_served(set_up: ServerSetUp, result: CheckResult) -> CheckResult:
+    """A result that passes only where the server would not refuse the same thing."""
+    refuses = _REFUSALS.get(result.name)
+    if refuses is None or not result.passed:
+        return result
+
+    def checked() -> str:
+        refuses(set_up)
+        return result.text
+
+    return check_loading(result.name, checked)
 
 
-def _check_state(state: Path, server_options: ServerOptions, made: list[Experiment]) -> CheckResult:
+def _data(set_up: ServerSetUp, made: list[Experiment]) -> str:
+    """Load the test data and make the run; it is added to `made`."""
+    run = make_run(set_up)
+    made.append(run.experiment)
+    return "no test data" if run.test is None else f"{len(run.test)} samples to test on"
+
+
+def _state(set_up: ServerSetUp, experiment: Experiment) -> str:
     """Whether the state directory is free for a new run, or holds this one."""
-    try:
-        return CheckResult("state", True, _state(state, server_options, made))
-    except (RunError, UsageError) as error:
-        return CheckResult("state", False, str(error))
-
-
-def _state(state: Path, server_options: ServerOptions, made: list[Experiment]) -> str:
+    state = set_up.state
+    check_state(set_up, experiment)
     if not (state / DATABASE).is_file() or not holds_run(state):
         return f"{state} has no run: a new one begins"
-    if is_locked(state):
-        raise UsageError(
-            f"another process is serving {state}: end it with offbeat stop {state}, or choose another "
-            "directory"
-        )
-    record = read_run(state)
-    if made:
-        experiment = made[0]
-        layout = experiment.learner.initial(experiment.seed).layout if experiment.learner else None
-        plan = experiment.release_plan(layout, server_options.clients) if layout is not None else None
-        spec = make_run_spec(replace(experiment, privacy=plan.privacy if plan else None))
-        check_same(record, spec)
-    return f"{state} has this run, {record.status}: it goes on"
+    return f"{state} has this run, {read_run(state).status}: it goes on"

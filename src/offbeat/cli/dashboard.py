@@ -7,34 +7,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from offbeat.cli.state_dir import PAGE_TOKEN
-
 if TYPE_CHECKING:
     from offbeat.net.grpc.server import GrpcListener
+    from offbeat.net.monitor.http import MonitorAddress
     from offbeat.net.monitor.snapshot import Snapshot
     from offbeat.net.server.serve import RunServer
 
 
 def dashboard_of(
-    address: str, state: Path, server: "RunServer", cert: Path | None, key: Path | None, unencrypted: bool
+    place: "MonitorAddress", state: Path, server: "RunServer"
 ) -> AbstractAsyncContextManager[str]:
     """The live page of a state directory; the context gives the page's address.
 
     Raises:
-        UsageError: The page may not or cannot listen there.
+        UsageError: The page cannot listen there.
     """
-    from offbeat.net.address import split
-    from offbeat.net.auth.tls import page_tls
-    from offbeat.net.auth.tokens import Tokens
     from offbeat.net.monitor.from_journal import snapshot_of
-    from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
+    from offbeat.net.monitor.http import Watched, dashboard
     from offbeat.net.monitor.snapshot import with_enrolled
     from offbeat.net.refusal_log import RefusalLog
     from offbeat.net.server.finished import FinishedService
     from offbeat.runs.record import read_run
-
-    tls = page_tls(cert, key) if cert is not None and key is not None else None
-    token = Tokens(state / PAGE_TOKEN, required_once_there=True)
 
     refusals = RefusalLog("page ")
 
@@ -54,8 +47,6 @@ def dashboard_of(
         if service is None or isinstance(service, FinishedService):
             return "ended"
         return service.unready
-
-    place = MonitorAddress(*split(address), token, tls, unencrypted)
 
     def expires_in() -> Mapping[str, float]:
         return listener.expires_in()

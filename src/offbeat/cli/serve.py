@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,13 +18,11 @@ from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.own_credentials import with_own
-from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, is_own_tokens, touch
-from offbeat.core.errors import UsageError
+from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_own_tokens, touch
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.net.notify import at_work
 from offbeat.runs.own_files import write_own
-from offbeat.runs.schema import DATABASE
 
 if TYPE_CHECKING:
     from offbeat.net.server.serve import RunServer
@@ -151,18 +149,14 @@ def serve(
     seconds are real.
     """
     with requires_extra("net"):
+        from offbeat.cli import server_set_up
+        from offbeat.cli.check_server import check_set_up
         from offbeat.net import descriptors
-        from offbeat.net.address import is_local, split
         from offbeat.net.auth.ca import OwnAuthority
         from offbeat.net.auth.certificate_renewal import keep_certificate, renew_certificate
-        from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
-        from offbeat.net.grpc import server as grpc_server
+        from offbeat.net.auth.credentials import ServerCredentials
         from offbeat.net.server.serve import serve as serve_run
-    from offbeat.callbacks.callbacks_by_name import make_callbacks
-    from offbeat.cli.check_server import check_set_up
-    from offbeat.recipes.build import make_algorithm, make_experiment, make_server_learner
     from offbeat.recipes.load import load_recipe, own_recipe
-    from offbeat.recipes.metrics import check_metrics
     from offbeat.recipes.names import check_names
 
     setup_logs(log, log_level)
@@ -184,42 +178,22 @@ def serve(
     credentials = with_own(credentials, state, listen)
     authority = OwnAuthority(state)
     keeps_own = credentials.certificate == authority.certificate
+    set_up = server_set_up.ServerSetUp(
+        loaded, state, listen, dashboard, unencrypted, credentials, tls_cert is not None, server_options,
+        test, allowed, mirror,
+    )  # fmt: skip
     if check:
-        as_json = check == "json"
-        check_set_up(
-            loaded, state, listen, dashboard, credentials, server_options, test, allowed, as_json=as_json
-        )
+        check_set_up(set_up, as_json=check == "json")
         return
     if keeps_own:
         renew_certificate(authority)
-    credentials.check(listen)
-    for file in (
-        credentials.certificate,
-        credentials.key,
-        client_ca,
-    ):  # now, not when the run's directory has been made
-        if file is not None:
-            pem(file)
-    Authenticator(credentials)
-    if (state / DATABASE).is_file() and is_locked(state):
-        raise UsageError(
-            f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
-            "choose another directory"
-        )
+    server_set_up.check_access(set_up)
+    server_set_up.check_not_served(state)
     # After a server has died, its process number may be another process's.
     with suppress(OSError):
         (state / SERVER).unlink()
-    _check_free("--listen", listen, grpc_server.check_free)
-    # `split` refuses a Unix socket.
-    _check_free("--dashboard", dashboard, split)
-    _check_free("--dashboard", dashboard, grpc_server.check_free)
-    algorithm = make_algorithm(loaded.algorithm, allowed)
-    learner = make_server_learner(loaded, test, allowed)
-    evaluates = loaded.evaluate.at_server and learner.data.test is not None
-    if loaded.metric is not None and evaluates:
-        check_metrics(loaded, learner, loaded.metric)
-    called = make_callbacks(loaded.callbacks, allowed)
-    experiment = make_experiment(loaded, algorithm, learner)
+    place = server_set_up.page_address(set_up)
+    made = server_set_up.make_run(set_up)
 
     async def run() -> str | None:
         async with AsyncExitStack() as stack:
@@ -228,19 +202,14 @@ def serve(
             if keeps_own:
                 stack.callback(asyncio.create_task(keep_certificate(authority)).cancel)
             server = serve_run(
-                experiment, state, listen, options=server_options, credentials=credentials, callbacks=called,
-                mirror=mirror,
+                made.experiment, state, listen, options=server_options, credentials=credentials,
+                callbacks=made.callbacks, mirror=mirror,
             )  # fmt: skip
             await stack.enter_async_context(server)
             _install_signal_handlers(server)
             page = None
-            if dashboard is not None:
-                shown = tls_cert, tls_key
-                # A browser of this machine need not trust the server's own authority.
-                if not is_local(dashboard):
-                    shown = credentials.certificate, credentials.key
-                opened = dashboard_of(dashboard, state, server, *shown, unencrypted)
-                page = await stack.enter_async_context(opened)
+            if place is not None:
+                page = await stack.enter_async_context(dashboard_of(place, state, server))
             own_tokens = credentials.tokens is not None and is_own_tokens(credentials.tokens, state)
             awaited = _awaited(server_options, loaded)
             shown_at = _announce(state, listen, server, page, awaited, own_tokens)
@@ -257,15 +226,6 @@ def serve(
     else:
         ending = f"the run has ended: {reason}; {see_with(loaded, state)}"
     out.print(ending, markup=False)
-
-
-def _check_free(option: str, address: str | None, check: Callable[[str], object]) -> None:
-    """Check, before anything is written, that the server can listen on the address of an option."""
-    if address is not None:
-        try:
-            check(address)
-        except UsageError as error:
-            raise UsageError(f"{option}: {error}") from None
 
 
 def make_server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any]) -> "ServerOptions":

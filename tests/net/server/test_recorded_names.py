@@ -41,7 +41,7 @@ def test_a_server_goes_on_with_a_run_whose_names_have_the_prefixes(
         return spec.model_copy(update={"layout": layout})
 
     with monkeypatch.context() as earlier:
-        earlier.setattr("offbeat.net.server.open_run.make_run_spec", as_earlier)
+        earlier.setattr("offbeat.net.server.checked_run.make_run_spec", as_earlier)
         serve_once(tmp_path / "run")
     if prefix != "other.":
         serve_once(tmp_path / "run")

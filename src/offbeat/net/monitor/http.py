@@ -109,9 +109,10 @@ class MonitorAddress:
         if is_loopback(self.host):
             return
         if self.token is None or self.token.empty:
+            place = "DIR" if self.token is None else self.token.path.parent
             raise UsageError(
-                f"dashboard on {self.host} needs a token, because others can reach it: "
-                "make one, or listen on 127.0.0.1"
+                f"dashboard on {self.host} needs a token, because others can reach it: make one with "
+                f"offbeat dashboard-token --state {place}, or listen on 127.0.0.1"
             )
         if self.tls is None and not self.unencrypted:
             raise UsageError(
