@@ -44,6 +44,13 @@ class FakeRun:
                 yield Row(seq, **columns, data={k: v for k, v in row.items() if k not in columns})
 
     @property
+    def served(self) -> bool:
+        return "plan" in self.meta
+
+    def from_begin(self) -> "FakeRun":
+        return self
+
+    @property
     def metrics(self) -> list[dict[str, Any]]:
         return self.evaluations
 

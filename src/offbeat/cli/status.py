@@ -95,10 +95,8 @@ def _show(s: "Snapshot", state: str) -> None:
     from offbeat.core.metric_names import finite, in_order
     from offbeat.report.units import duration_text, size_text
 
-    out.print(
-        f"{printable(s.label)}: {printable(state)}; {duration_text(round(s.now))} on its clock",
-        markup=False,
-    )
+    age = f"{duration_text(round(s.seconds))} {'on its clock' if s.began is None else 'since it began'}"
+    out.print(f"{printable(s.label)}: {printable(state)}; {age}", markup=False)
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
         f"{s.lost} lost, {s.held} waiting, {s.running} in training; "

@@ -9,7 +9,7 @@ from offbeat.core.metric_names import NamedMetric, first_shown
 from offbeat.report.curves import Curve, in_shown_units, make_curve
 from offbeat.report.figures import ShownFigure, add_axes, blank_figure, plain
 from offbeat.report.palette import Style, choose_styles
-from offbeat.report.records import recorded_metrics
+from offbeat.report.records import clock_name, recorded_metrics
 from offbeat.report.static import draw_curve
 from offbeat.report.static_timeline import WIDTH, add_timeline, draw_timeline, timeline_height
 from offbeat.report.timeline import make_timeline
@@ -22,6 +22,7 @@ _TASKS = 60
 
 def draw_run(run: RunView, metric: str | None = None) -> ShownFigure:
     """Draw a metric above the timeline; arguments and errors as of `Presentation.plot`."""
+    run = run.from_begin()
     curve, timeline = _curve(run, metric), make_timeline(run, max_tasks=_TASKS)
     style = choose_styles([run.label])[run.label]
     if curve is None:
@@ -36,7 +37,7 @@ def draw_run(run: RunView, metric: str | None = None) -> ShownFigure:
 
 def draw_small(run: RunView) -> ShownFigure:
     """Draw the metric that is shown first; of a run without evaluations the timeline."""
-    curve = _curve(run, None)
+    curve = _curve(run.from_begin(), None)
     if curve is None:
         return draw_run(run)
     figure = blank_figure(*_SMALL)
@@ -65,4 +66,4 @@ def _curve(run: RunView, metric: str | None) -> Curve | None:
             f"metric {metric!r} was not recorded: the run has {', '.join(recorded) or 'no evaluations'}"
         )
     measure = NamedMetric.of(metric or first_shown(recorded), run.higher_is_better)
-    return make_curve(run.label, [rows], "time", measure)
+    return make_curve(run.label, [rows], "time", measure, clock=clock_name([run]))

@@ -30,7 +30,7 @@ def _numbers(run: RunView) -> Iterator[tuple[str, str]]:
     """Names and texts of the table."""
     summary = run.summary
     yield "ended", run.stop_reason or "not yet"
-    yield "time", duration_text(run.duration)
+    yield "time", duration_text(run.from_begin().duration)
     if summary is None:
         return
     yield "versions", f"{summary.versions:,}"

@@ -5,7 +5,7 @@ Everything takes run records (`RunRecord`) and groups them by label; the runs of
 - `group_by_label` says which runs are seeds of one experiment, and gives each group a label of its own.
 - `make_table` compares labels as FedCompass's Table 1 does, with their paired differences from a baseline;
   `to_rich`, `to_text`, `to_markdown`, `to_latex` and `to_csv` render it, `write_table` writes a file.
-- `make_curves` gives accuracy or loss against virtual time, versions or traffic.
+- `make_curves` gives accuracy or loss against time, versions or traffic.
 - `client_table`, `each_client` and `clients_csv` give what clients have found on what they hold out,
   `client_values` how it is distributed.
 - `findings` looks for what a paper claims of the labels, as a recipe's `claims` say it.

@@ -15,7 +15,7 @@ class Activity:
 
     `tasks` maps a client to its arrived updates; `staleness` maps a staleness (versions) to the number
     of updates that arrived with it; `versions` is the last published version; `busy` and `present` are
-    client-seconds of virtual time spent training, and spent in the fleet.
+    client-seconds, from the run's begin, spent training, and spent in the fleet.
     """
 
     tasks: Mapping[int, int]
@@ -43,7 +43,7 @@ class Activity:
 
 def read_activity(record: RunRecord) -> Activity:
     """Read the whole journal of a run once and add it up."""
-    tracker = Tracker()
+    record, tracker = record.from_begin(), Tracker()
     tasks: Counter[int] = Counter()
     staleness: Counter[int] = Counter()
     versions, busy, present, end = 0, 0.0, 0.0, float(record.duration)

@@ -1,4 +1,4 @@
-"""Metrics against virtual time, versions or traffic: mean and deviation over seeds.
+"""Metrics against time, versions or traffic: mean and deviation over seeds.
 
 Between two evaluations a run keeps the value of the earlier one. The seeds of a label are put on a
 common grid, from where all of them have a value to where the first of them ends.
@@ -16,6 +16,7 @@ from offbeat.report.records import (
     Evaluation,
     Evaluations,
     Rows,
+    clock_name,
     group_runs,
     metric_of,
     metrics_in,
@@ -36,7 +37,7 @@ CURVES_WITH_BANDS = 8
 class Curve:
     """One label's course over its seeds: arrays of one length.
 
-    `x` is in virtual seconds, versions, or bytes (up plus down); `mean` and `std` (ddof = 1; 0 for a
+    `x` is in seconds of the `clock`, versions, or bytes (up plus down); `mean` and `std` (ddof = 1; 0 for a
     single seed) are over the `seeds` runs. A value that was not finite is NaN: a gap in the line.
     """
 
@@ -47,6 +48,7 @@ class Curve:
     mean: Series
     std: Series
     seeds: int
+    clock: str = "virtual time"
 
 
 def make_curves(
@@ -73,7 +75,8 @@ def make_curves(
     """
     measure = metric_of(records, metric)
     evaluations = evaluations or read_evaluations(group_runs(records))
-    found = (make_curve(label, seeds, axis, measure, points) for label, seeds in evaluations.items())
+    clock = clock_name(records)
+    found = (make_curve(label, seeds, axis, measure, points, clock) for label, seeds in evaluations.items())
     return [curve for curve in found if curve is not None]
 
 
@@ -86,7 +89,7 @@ def in_shown_units(curves: Sequence[Curve]) -> tuple[str, str, list[Curve]]:
     Returns:
         The title of the x axis, the title of the y axis, and the curves in the units that they name.
     """
-    unit, title = _axis_unit(curves[0].axis, max(float(curve.x[-1]) for curve in curves))
+    unit, title = _axis_unit(curves[0], max(float(curve.x[-1]) for curve in curves))
     measure = curves[0].measure
     scale = measure.scale
     shown = [
@@ -96,19 +99,24 @@ def in_shown_units(curves: Sequence[Curve]) -> tuple[str, str, list[Curve]]:
     return title, measure.title, shown
 
 
-def _axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
+def _axis_unit(curve: Curve, most: float) -> tuple[Unit, str]:
     """Choose the unit of a curve's x axis, and its title."""
-    if axis == "time":
+    if curve.axis == "time":
         unit = time_unit(most)
-        return unit, f"virtual time ({unit.name})"
-    if axis == "bytes":
+        return unit, f"{curve.clock} ({unit.name})"
+    if curve.axis == "bytes":
         unit = byte_unit(most)
         return unit, f"traffic, up and down ({unit.name})"
     return Unit("", 1.0), "versions of the global model"
 
 
 def make_curve(
-    label: str, seeds: Sequence[Rows], axis: Axis, measure: NamedMetric, points: int = 400
+    label: str,
+    seeds: Sequence[Rows],
+    axis: Axis,
+    measure: NamedMetric,
+    points: int = 400,
+    clock: str = "virtual time",
 ) -> Curve | None:
     """The curve of one label over the evaluations of its seeds; None where none has the metric."""
     series = [xy for xy in (_series(rows, axis, measure.name) for rows in seeds) if xy is not None]
@@ -122,7 +130,7 @@ def make_curve(
         grid = np.linspace(first, last, points)
     values = np.stack([y[np.searchsorted(x, grid, side="right") - 1] for x, y in series])
     std = values.std(axis=0, ddof=1) if len(series) > 1 else np.zeros_like(grid)
-    return Curve(label, axis, measure, grid, values.mean(axis=0), std, len(series))
+    return Curve(label, axis, measure, grid, values.mean(axis=0), std, len(series), clock)
 
 
 def _series(rows: Rows, axis: Axis, metric: str) -> tuple[Series, Series] | None:

@@ -29,7 +29,14 @@ from offbeat.report.interactive import (
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
 from offbeat.report.privacy import assumptions, spendings
-from offbeat.report.records import Evaluations, group_runs, metric_of, read_evaluations, recorded_metrics
+from offbeat.report.records import (
+    Evaluations,
+    clock_name,
+    group_runs,
+    metric_of,
+    read_evaluations,
+    recorded_metrics,
+)
 from offbeat.report.render import difference_cells, relative_text, stat_text, time_text, to_cells
 from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import Timeline, make_timeline
@@ -127,6 +134,7 @@ def write_html(
         groups_told_apart=GROUPS_TOLD_APART,
         left_out=len(records) - sum(map(len, timelines.values())),
         runs=[run for group in groups.values() for run in group],
+        clock=clock_name(run for group in groups.values() for run in group),
         recipes=_recipes(groups),
         data=_encoded(gzip.compress(_json(data).encode(), mtime=0)),
         css=_file("report.css"),
@@ -204,7 +212,7 @@ def _facts(groups: Groups) -> list[str]:
         _plural(len(runs), "run"),
         fleet,
         seed_list(sorted({run.seed for run in runs})),
-        f"up to {duration_text(max(run.duration for run in runs))} of virtual time",
+        f"up to {duration_text(max(run.duration for run in runs))} of {clock_name(runs)}",
     ]
 
 

@@ -145,7 +145,7 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
         legend={"traceorder": "normal", "y": -58 / inner, "yanchor": "top", "entrywidth": 0},
     )
     figure.update_xaxes(
-        title={"text": f"virtual time ({unit.name})", "standoff": 6},
+        title={"text": f"{timeline.clock} ({unit.name})", "standoff": 6},
         range=[0, 1.01 * timeline.until / unit.size],
     )
     figure.update_yaxes(
@@ -279,7 +279,7 @@ def privacy_figure(spendings: Sequence[Spending], styles: Styles) -> Figure:
     figure.update_xaxes(layout.pop("xaxis"))
     figure.update_yaxes(layout.pop("yaxis") | {"rangemode": "tozero"})
     figure.update_layout(layout, barmode="overlay", showlegend=False)
-    figure.update_xaxes(title=f"virtual time ({unit.name})", col=1)
+    figure.update_xaxes(title=f"{spendings[0].clock} ({unit.name})", col=1)
     figure.update_yaxes(title="ε of the busiest client", col=1)
     figure.update_xaxes(title="μ of a client", col=2)
     figure.update_yaxes(title="clients", col=2)

@@ -51,7 +51,8 @@ def group_by_label(records: Sequence[RunRecord]) -> list[LabelledRuns]:
         records: The runs. One that is there twice, from the same directory, counts once.
 
     Returns:
-        The groups in order of appearance; their runs carry the group's label.
+        The groups in order of appearance; their runs carry the group's label, and their times count from
+        the moment that they began.
 
     Raises:
         UsageError: There is no run.
@@ -152,7 +153,7 @@ def _finished(group: LabelledRuns, text: str, keys: Sequence[str]) -> LabelledRu
     runs = sorted(group.runs, key=lambda run: run.seed)
     return LabelledRuns(
         Label(text, group.label.name, {key: options[key] for key in keys if key in options}),
-        tuple(replace(run, label=text) for run in runs),
+        tuple(replace(run.from_begin(), label=text) for run in runs),
     )
 
 

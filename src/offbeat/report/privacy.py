@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from offbeat.core.commands import Aggregate
 from offbeat.core.privacy.privacy_options import privacy_text
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
+from offbeat.report.records import clock_name
 from offbeat.runs.record import RunRecord
 
 ASSUMPTIONS = (
@@ -35,6 +36,7 @@ class Spending:
         mu: μ of each client.
         text: ε at the end, in words.
         bands: Bands of the noise.
+        clock: What the time of the runs that are shown is called.
     """
 
     label: str
@@ -45,6 +47,7 @@ class Spending:
     mu: tuple[float, ...]
     text: str
     bands: int
+    clock: str
 
 
 def spendings(groups: Mapping[str, Sequence[RunRecord]]) -> list[Spending]:
@@ -53,7 +56,8 @@ def spendings(groups: Mapping[str, Sequence[RunRecord]]) -> list[Spending]:
     Args:
         groups: The runs of each label, by seed.
     """
-    read = (_spending(runs[0]) for runs in groups.values())
+    clock = clock_name(run for runs in groups.values() for run in runs)
+    read = (_spending(runs[0], clock) for runs in groups.values())
     return [found for found in read if found is not None]
 
 
@@ -62,7 +66,7 @@ def assumptions(found: Sequence[Spending]) -> list[str]:
     return [*ASSUMPTIONS, *([BANDS] if any(own.bands > 1 for own in found) else [])]
 
 
-def _spending(record: RunRecord) -> Spending | None:
+def _spending(record: RunRecord, clock: str) -> Spending | None:
     plan = ReleasePlan.read(record.meta["privacy"]) if "privacy" in record.meta else None
     if plan is None or plan.noise is None:
         return None
@@ -76,5 +80,5 @@ def _spending(record: RunRecord) -> Spending | None:
     return Spending(
         record.label, record.seed, tuple(seconds), tuple(epsilon), plan.noise.budget.epsilon,
         tuple(ledger.mu(client) for client in range(record.clients)), privacy_text(ledger.summary()),
-        plan.noise.bands,
+        plan.noise.bands, clock,
     )  # fmt: skip

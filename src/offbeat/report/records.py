@@ -1,12 +1,13 @@
 """How runs are grouped for comparison, and the metric they are compared by."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import check_target
 from offbeat.core.metric_names import COLUMNS, NamedMetric, first_shown, in_order
 from offbeat.report.labels import group_by_label
+from offbeat.runs.presentation import RunView
 from offbeat.runs.record import RunRecord
 
 
@@ -25,6 +26,11 @@ def group_runs(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
         UsageError: There is no run.
     """
     return {group.label.text: list(group.runs) for group in group_by_label(records)}
+
+
+def clock_name(runs: Iterable[RunView]) -> str:
+    """What the time of some runs is called: that of a server is real, that of a simulation is virtual."""
+    return "time" if any(run.served for run in runs) else "virtual time"
 
 
 Evaluation = Mapping[str, Any]

@@ -69,7 +69,7 @@ def add_timeline(figure: FigureBase, timeline: Timeline, style: Style) -> None:
     ax.set_xlim(0, 1.005 * timeline.until / unit.size or 1.0)
     ax.set_ylim(rows - 0.45, -0.55)
     ax.set_yticks(list(row_of.values()), [plain(shortened(timeline.name(client), 24)) for client in row_of])
-    ax.set_xlabel(f"virtual time ({unit.name})")
+    ax.set_xlabel(f"{timeline.clock} ({unit.name})")
     ax.set_title(plain(_caption(timeline)), loc="left", fontsize=10, color=palette.MUTED, pad=8)
     handles = _draw(ax, timeline, bars_by_colour(timeline, style), row_of, unit)
     figure.legend(
@@ -93,7 +93,7 @@ def _draw(
     ax: Axes, timeline: Timeline, bars: Sequence[Bars], row_of: dict[int, int], unit: Unit
 ) -> list[Artist | BarContainer]:
     """Draw everything within the axes; return the entries of the legend."""
-    per_inch = timeline.until / (0.88 * WIDTH)  # virtual seconds per inch
+    per_inch = timeline.until / (0.88 * WIDTH)  # seconds per inch
     handles: list[Artist | BarContainer] = []
     for group in bars:
         look = {"color": group.colour, "edgecolor": "white", "linewidth": 0.8, "zorder": 2}

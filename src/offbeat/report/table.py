@@ -11,7 +11,7 @@ from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.report.activity import Activity, read_activity
 from offbeat.report.headline import rank_times, rank_values, time_headline, value_headline
 from offbeat.report.labels import Label, group_by_label
-from offbeat.report.records import Evaluations, Rows, choose_metric, read_evaluations
+from offbeat.report.records import Evaluations, Rows, choose_metric, clock_name, read_evaluations
 from offbeat.report.statistics import BySeed, Difference, Stat, paired_difference, stat
 from offbeat.runs.record import RunRecord
 from offbeat.verdicts.cost import Cost
@@ -138,7 +138,11 @@ def make_table(
         for group in groups
     )
     times = {label: list(found.time.values()) for label, found in measured.items()}
-    notes = (*_time_notes(times, measure, target, base), *_seed_notes(runs, base), *_run_notes(runs))
+    notes = (
+        *_time_notes(times, measure, target, base, clock_name(records)),
+        *_seed_notes(runs, base),
+        *_run_notes(runs),
+    )
     return Table(rows, measure, base, target, notes, _headline(runs, measured, measure, target))
 
 
@@ -270,13 +274,13 @@ def _mean_time(times: Times) -> float | None:
 
 
 def _time_notes(
-    times: Mapping[str, Times], measure: NamedMetric, target: float | None, baseline: str
+    times: Mapping[str, Times], measure: NamedMetric, target: float | None, baseline: str, clock: str
 ) -> list[str]:
     if target is None:
         return ["No target was given, so there are no times to reach it."]
     more = "more" if measure.higher_is_better else "less"
     notes = [
-        f"Time: virtual time of the first evaluation at {_goal(measure, target)} or {more}, over the seeds "
+        f"Time: {clock} of the first evaluation at {_goal(measure, target)} or {more}, over the seeds "
         f"that got there; relative to {baseline}. "
         "“> T”: a seed had not got there at its last evaluation, at T. "
         "A relative time is “-” where at least half of the seeds did not get there."

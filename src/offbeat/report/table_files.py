@@ -31,7 +31,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_records(table: Table) -> list[dict[str, object]]:
-    """Return the numbers unrounded, a mapping for each label: times in virtual seconds, shares in [0, 1].
+    """Return the numbers unrounded, a mapping for each label: times in seconds, shares in [0, 1].
 
     Each quantity has mean, std (ddof = 1) and n, the number of seeds; a difference from the baseline has
     mean, both ends of its 95 % confidence interval, and n. None where there is none.

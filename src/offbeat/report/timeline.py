@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from offbeat.core.journal import Row
+from offbeat.report.records import clock_name
 from offbeat.report.timeline_bars import Span, Tracker, TrainingSpan, WaitingSpan
 from offbeat.report.timeline_events import Mark, Marker
 from offbeat.report.units import duration_text
@@ -19,7 +20,7 @@ MAX_AGGREGATIONS = 200
 
 @dataclass(frozen=True, slots=True)
 class Aggregation:
-    """A new global version, published at `t` virtual seconds, of the arrival group if it was one."""
+    """A new global version, published at `t` seconds, of the arrival group if it was one."""
 
     t: float
     version: int | None
@@ -28,7 +29,9 @@ class Aggregation:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The part [0, until] (virtual seconds) of one run, for the `clients` shown (ascending).
+    """The part [0, until] of one run, for the `clients` shown (ascending).
+
+    Times are seconds of the `clock`, from the run's begin.
 
     `marks` are requests for a fresh model in mid-task, recalls and dropped updates. `names` has the names of
     clients that have one.
@@ -46,6 +49,7 @@ class Timeline:
     cut: str
     marks: tuple[Mark, ...] = ()
     names: Mapping[int, str] = field(default_factory=dict)
+    clock: str = "virtual time"
 
     def name(self, client: int) -> str:
         """What a client is called: its name, or its number."""
@@ -78,7 +82,7 @@ def make_timeline(
 
     Args:
         record: The run.
-        until: End of the window, in virtual seconds. None means when the clients shown have ended
+        until: End of the window, in seconds from the begin. None means when the clients shown have ended
             `max_tasks` tasks.
         max_clients: Most clients shown: the first ones that train.
         max_tasks: Number of tasks after which the window ends.
@@ -86,6 +90,7 @@ def make_timeline(
     Returns:
         The timeline; of more than 200 aggregations it has every second, third, … one.
     """
+    record = record.from_begin()
     tracker, marker, spans = Tracker(), Marker(), list[Span]()
     shown, hidden = set[int](), set[int]()
     aggregations: list[Aggregation] = []
@@ -125,6 +130,7 @@ def make_timeline(
         cut=_cut(record, end, len(shown), len(shown | hidden | {s.client for s in spans}), every),
         marks=tuple(mark for mark in marker.marks if mark.client in shown),
         names=record.client_names(),
+        clock=clock_name([record]),
     )
 
 

@@ -13,7 +13,7 @@ TaskEnd = Literal["arrived", "ready", "lost", "left", "replaced", "running"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of what one client did; times in virtual seconds."""
+    """A stretch of what one client did; times in seconds from the run's begin."""
 
     client: int
     start: float
@@ -21,7 +21,7 @@ class Span:
 
     @property
     def seconds(self) -> float:
-        """Length in virtual seconds."""
+        """Length in seconds."""
         return self.end - self.start
 
 
@@ -84,7 +84,7 @@ class Tracker:
         return None
 
     def finish(self, t: float) -> list[Span]:
-        """End every open stretch at `t`, in virtual seconds, and return those of some length."""
+        """End every open stretch at `t`, in seconds, and return those of some length."""
         ended = [self._close(client, t, "running") for client in sorted(self._open)]
         return [span for span in ended if span is not None]
 

@@ -20,7 +20,7 @@ NAMES: Mapping[Kind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A moment `t` (virtual seconds) of a client's task; `words` say what happened.
+    """A moment `t` (seconds from the run's begin) of a client's task; `words` say what happened.
 
     A dropped update is marked where it arrived, whenever it was dropped, and a held one where it was
     discarded.

@@ -15,7 +15,7 @@ class Unit(NamedTuple):
 
 
 def time_unit(longest: float) -> Unit:
-    """Choose seconds, minutes, hours or days for times up to `longest` virtual seconds."""
+    """Choose seconds, minutes, hours or days for times up to `longest` seconds."""
     for unit in (Unit("days", 86400.0), Unit("h", 3600.0), Unit("min", 60.0)):
         if longest >= 3 * unit.size:
             return unit
@@ -38,7 +38,7 @@ def size_text(count: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a length of virtual time: "0.35 s", "12 min 00 s", "3 h 05 min", "2 d 04 h"."""
+    """Write a length of time: "0.35 s", "12 min 00 s", "3 h 05 min", "2 d 04 h"."""
     if seconds < 120:
         return f"{seconds:.3g} s"
     whole = round(seconds)

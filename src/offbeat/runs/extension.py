@@ -69,7 +69,7 @@ def check_extension(record: RunRecord, until: Until | None) -> bool:
 def reached(record: RunRecord, until: Until) -> str | None:
     """The limit that an ended run has reached by its end; None if it has reached none."""
     summary = Summary.read(record.entry("summary"))
-    if until.seconds is not None and until.seconds <= record.duration:
+    if until.seconds is not None and until.seconds <= record.from_begin().duration:
         return until.out_of_time
     if (reason := until.reached(summary.versions, summary.tasks)) is not None:
         return reason

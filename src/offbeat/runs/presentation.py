@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from offbeat.core.errors import DamageError
 from offbeat.core.journal import Row
@@ -47,6 +47,13 @@ class RunView(RunFacts, Protocol):
         """Seconds of the run's clock."""
 
     @property
+    def served(self) -> bool:
+        """Whether a server made it, whose time is real."""
+
+    def from_begin(self) -> Self:
+        """The run with its times from the moment that it began."""
+
+    @property
     def stop_reason(self) -> str | None:
         """Why the run ended."""
 
@@ -70,10 +77,19 @@ class Presentation:
     asked for.
     """
 
+    @property
+    def served(self) -> bool:
+        """Whether a server made it, whose time is real."""
+        return False
+
+    def from_begin(self) -> Self:
+        """The run with its times from the moment that it began: a simulation begins with its clock."""
+        return self
+
     def __repr__(self: RunView) -> str:
         """The run in a line, without its tensors and its journal."""
         try:
-            summary = self.summary
+            summary, seconds = self.summary, self.from_begin().duration
         except DamageError as error:
             return f"<{type(self).__name__} {self.label}: {error}>"
         facts = [f"seed {self.seed}", f"clients {self.clients}"]
@@ -81,7 +97,7 @@ class Presentation:
             facts += [f"versions {summary.versions}", f"client tasks {summary.tasks}"]
             found = {"accuracy": summary.accuracy, **summary.metrics, "loss": summary.loss}
             facts += [f"{name} {value:.4g}" for name, value in found.items() if value is not None]
-        facts.append(f"{self.duration:.4g} s")
+        facts.append(f"{seconds:.4g} s")
         told = [", ".join(facts), self.stop_reason, str(self.path or "")]
         return f"<{type(self).__name__} {self.label}: {'; '.join(filter(None, told))}>"
 

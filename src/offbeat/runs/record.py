@@ -5,12 +5,13 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from msgspec import ValidationError, convert
+from msgspec import ValidationError, convert, structs
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.journal import Row, expand
@@ -89,6 +90,7 @@ class RunRecord(Presentation):
         stop_reason: Why the run ended.
         duration: Seconds of the run's clock until its end, or its last checkpoint.
         recipe: The recipe of the run, if any.
+        origin: The moment from which `from_begin` counts, in seconds of the run's clock.
     """
 
     path: Path
@@ -100,6 +102,7 @@ class RunRecord(Presentation):
     stop_reason: str | None
     duration: float
     recipe: dict[str, Any] | None
+    origin: float = 0.0
 
     @property
     def algorithm(self) -> str:
@@ -137,6 +140,24 @@ class RunRecord(Presentation):
         with reading(self.path / DATABASE):
             return Summary.read(self.meta["summary"]) if "summary" in self.meta else None
 
+    @property
+    def begun(self) -> float | None:
+        """When the run began, in seconds of its clock: a server waits for its sites before. None: not yet."""
+        # Each client gets its first task when the run begins.
+        return next((row.t for row in self.rows() if row.name in ("begin", "train")), None)
+
+    def from_begin(self) -> "RunRecord":
+        """The run with its times from the moment that it began, as `until.seconds` counts them.
+
+        The clock of a server starts with its process, and the run when all sites have registered. What was
+        before is at 0. A simulation begins with its clock.
+        """
+        if not self.served or self.origin:
+            return self
+        begun = self.begun
+        origin = inf if begun is None else begun
+        return replace(self, origin=origin, duration=max(0.0, self.duration - origin))
+
     def entry(self, name: str) -> Any:
         """The entry of a name in meta, which a whole run has. Raises `DamageError` where it has none."""
         if name not in self.meta:
@@ -159,7 +180,11 @@ class RunRecord(Presentation):
             lambda database: _made("journal", journal_row, read_journal(database, last + 1)),
         )
         wanted = (self._possible(row) for row in rows if row.seq > last and kind in (None, row.kind))
-        return islice((each for row in wanted for each in expand(row, last)), limit)
+        found = islice((each for row in wanted for each in expand(row, last)), limit)
+        return map(self._row_from_origin, found) if self.origin else found
+
+    def _row_from_origin(self, row: Row) -> Row:
+        return structs.replace(row, t=max(0.0, row.t - self.origin))
 
     def _possible(self, row: Row) -> Row:
         """A row whose clients the run has. Raises `DamageError` for another one."""
@@ -190,7 +215,10 @@ class RunRecord(Presentation):
         """Evaluations in order; `after` and `limit` as of `rows`."""
         last = -1 if after is None else after
         found = self.table("metrics", metric_row, last + 1)
-        return list(islice((metric for metric in found if metric.seq > last), limit))
+        wanted = list(islice((metric for metric in found if metric.seq > last), limit))
+        if not self.origin:
+            return wanted
+        return [metric._replace(t=max(0.0, metric.t - self.origin)) for metric in wanted]
 
     def last_evaluation(self) -> Metric | None:
         """The latest evaluation, if there is one."""

@@ -75,6 +75,7 @@ class JournalView:
     formed: bool = False
     released: int = 0
     begins_with: int | None = None
+    began: float | None = None
     mirror: MirrorView | None = None
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
@@ -97,7 +98,7 @@ class JournalView:
         elif row.name == "stop":
             self.stopped = data["reason"]
         elif row.name == "begin":
-            self.begins_with = None
+            self.begins_with, self.began = None, row.t
         elif row.name == "skipped":
             self.skipped += not is_given_up(data["reason"])
         elif row.name == "committee":
@@ -141,7 +142,7 @@ class JournalView:
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
             metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
             privacy=self._privacy(), helpers=self._helpers(),
-            begins_with=self.begins_with, mirror=self.mirror,
+            begins_with=self.begins_with, mirror=self.mirror, began=self.began,
             guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
         )  # fmt: skip
 

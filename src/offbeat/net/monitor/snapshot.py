@@ -139,6 +139,8 @@ class Snapshot:
         helpers: The helpers. None means a run without secure aggregation.
         begins_with: Number of sites for which the run waits before it begins. None means that it has begun.
         mirror: The mirror. None means a run without a mirror.
+        began: When the run began, in seconds of its clock. None means that it has not, or that this is
+            unknown.
     """
 
     run: str
@@ -165,6 +167,7 @@ class Snapshot:
     helpers: HelpersView | None = None
     begins_with: int | None = None
     mirror: MirrorView | None = None
+    began: float | None = None
 
     @property
     def held(self) -> int:
@@ -183,6 +186,11 @@ class Snapshot:
             return None
         sites = f"waiting for {self.begins_with} sites, {self.there} there"
         return sites if self.helpers is None or self.helpers.formed else f"{sites}, and for all helpers"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the run began; before that, those of its clock."""
+        return self.now if self.began is None else max(0.0, self.now - self.began)
 
     @property
     def alarms(self) -> list[str]:

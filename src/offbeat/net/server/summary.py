@@ -41,6 +41,7 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         helpers=c.helpers.view,
         begins_with=c.options.clients if c.driver.began == inf else None,
         mirror=None,  # which the coordinator does not know
+        began=None if c.driver.began == inf else c.driver.began,
     )
 
 

@@ -322,11 +322,16 @@
     if (line.textContent !== text) line.textContent = text;
     line.hidden = !text;
   }
+  function age(s) {
+    // A server of an earlier version does not say when its run began.
+    const begun = typeof s.began === "number";
+    return begun ? `${span(Math.max(0, s.now - s.began))} since it began` : `${span(s.now)} on its clock`;
+  }
   function drawHead() {
     const s = seen.snapshot, title = s.label === s.algorithm ? s.label : `${s.label} (${s.algorithm})`;
     at("title").textContent = title;
     document.title = `${title} · Offbeat`;
-    at("facts").textContent = `run ${s.run}, ${span(s.now)} on its clock`;
+    at("facts").textContent = `run ${s.run}, ${age(s)}`;
     state(s.stopped === null ? "running" : `ended: ${s.stopped}`, s.stopped === null ? "live" : "");
   }
   function state(text, kind) {
