@@ -320,6 +320,19 @@ def test_another_algorithm_on_the_federation_one_has(offbeat: Any, done: Path, t
     assert record.recipe["world"]["seconds_per_step"] == written["seconds_per_step"]
 
 
+def test_a_simulation_on_other_parts_of_the_data_says_so(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    code, said, _ = offbeat("simulate-like", done, "-o", tmp_path / "same")
+    assert code == 0
+    assert "cannot be compared" not in said
+    code, said, _ = offbeat("simulate-like", done, "--set", "data.samples=100", "-o", tmp_path / "less")
+    assert code == 0
+    text = " ".join(said.split())
+    assert (
+        "the run's clients had 67, 67, 66 training samples, and those of the simulation have 34, 33," in text
+    )
+    assert text.endswith("accuracies of the two cannot be compared")
+
+
 def test_an_interruption_names_the_simulations_directory(
     offbeat: Any, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -201,6 +201,25 @@ def test_the_server_gets_its_own_keys(
 
 
 @pytest.mark.parametrize(
+    ("options", "recorded"), [([], True), (["--sites", "2", "--data", "digits", "--data", "digits"], False)]
+)
+def test_the_servers_recipe_divides_the_data_as_the_sites_have_them(
+    offbeat: Callable[..., Answer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    recorded: bool,
+) -> None:
+    started: list[tuple[object, ...]] = []
+    monkeypatch.setattr(_Federation, "prepare", lambda *_: None)
+    monkeypatch.setattr(_Federation, "start", lambda _, *words: started.append(words))
+    monkeypatch.setattr(_Federation, "wait", lambda _: None)
+    answer = offbeat("federate", "digits", "--out", tmp_path / "fed", *options)
+    assert answer.code == 0
+    assert ("data.partition={kind: iid}" in started[0]) is recorded
+
+
+@pytest.mark.parametrize(
     ("key", "complaint"),
     [
         ("server.leas=5", r"--set server.*leas.*did you mean .?lease"),

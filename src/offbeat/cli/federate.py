@@ -83,7 +83,8 @@ def federate(
     place = directory or new_directory(recipe)
     federation = _Federation(place, _free_port())
     common = [word for name in allow or () for word in ("--allow", name)]
-    changes = [word for change in sets or () for word in ("--set", change)]
+    parts = _parts_of_shares(loaded, data)
+    changes = [word for change in (*(sets or ()), *parts) for word in ("--set", change)]
     if seed is not None:
         changes += ["--set", f"seed={seed}"]
     shown = ["--dashboard", f"{HOST}:0"] if page else []
@@ -134,6 +135,14 @@ def _data_of_sites(recipe: "Recipe", sites: int | None, data: Sequence[str] | No
         return [(_site_name(group), f"{dataset}:{group}") for group in groups[:sites]]
     count = sites or recipe.clients
     return [(f"site-{number}", f"{dataset}:{number}/{count}") for number in range(1, count + 1)]
+
+
+def _parts_of_shares(recipe: "Recipe", data: Sequence[str] | None) -> list[str]:
+    """The change of the recipe that records how its data are divided, whatever its own partition is.
+
+    So `simulate-like` gives its clients parts of the same sizes and mixtures.
+    """
+    return [] if data or recipe.data.partition.kind == "natural" else ["data.partition={kind: iid}"]
 
 
 def _site_name(group: str) -> str:

@@ -63,6 +63,8 @@ def simulate_like(
     with resumable(output), live_progress() as progress:
         run = run_recipe(recipe, out=output, watch=RunWatcher(progress), allow=allowed)
     show_run(run, f"see both with: offbeat report {quote(str(directory))} {quote(str(output))}")
+    if (difference := from_run.other_data(record, read_run(output))) is not None:
+        out.print(difference, markup=False)
 
 
 def _show_fit(fit: "Fit") -> None:

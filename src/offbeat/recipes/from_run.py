@@ -1,6 +1,6 @@
 """Simulation of a recorded run: its recipe, in a world fitted to its journal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from offbeat.world.fit import Fit, Speeds, fit_world
 from offbeat.world.world import World
 
 _WORLD: TypeAdapter[World] = TypeAdapter(World)
+MOST_COUNTS = 10
+"""Most clients whose numbers of samples are said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,28 @@ def simulate_like(
         recipe = own_recipe(chosen, chosen.algorithm)
     document = document_of(recipe) | {"clients": len(fit.clients), "world": world_document(fit.world)}
     return Like(amend(document, sets, str(record.path)), fit)
+
+
+def other_data(record: RunRecord, like: RunRecord) -> str | None:
+    """What sets the data of a simulation apart from those of the run it is like; None where nothing does.
+
+    Args:
+        record: The run. Of its clients' data it has the numbers of samples alone.
+        like: The simulation.
+    """
+    theirs, ours = record.client_samples(), like.client_samples()
+    if theirs == ours:
+        return None
+    return (
+        f"the run's clients had {_counts(theirs)} training samples, and those of the simulation have "
+        f"{_counts(ours)} by the recipe's data.partition: accuracies of the two cannot be compared"
+    )
+
+
+def _counts(samples: Mapping[int, int]) -> str:
+    """The numbers of samples by client; of many clients the first ones."""
+    shown = [str(count) for _, count in sorted(samples.items())[:MOST_COUNTS]]
+    return ", ".join(shown) + (", …" if len(samples) > MOST_COUNTS else "")
 
 
 def fit_run(record: RunRecord, *, speeds: Speeds = "jitter") -> Fit:
