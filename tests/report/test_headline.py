@@ -1,11 +1,13 @@
 """The sentence above a comparison: who is first, by how much, and whether that is beyond the noise."""
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
 
 from offbeat.report import make_table, to_text
+from offbeat.report.render import to_cells
 from tests.report.report_fakes import FakeRun, evaluation
 
 
@@ -28,13 +30,13 @@ def headline(*groups: list[FakeRun], target: float | None = 0.6) -> str:
 def test_a_clear_difference_is_beyond_the_noise() -> None:
     fast, slow = runs("fast", [50.0, 51.0, 52.0]), runs("slow", [101.0, 99.0, 105.0])
     assert headline(slow, fast) == (
-        "fast was first to 60 % accuracy, after 51 s: 2 times as fast as slow, beyond the noise of 3 seeds."
+        "fast was first to 60 % accuracy, after 51.0 s: 2 times as fast as slow, beyond the noise of 3 seeds."
     )
 
 
-def test_times_that_vary_more_than_they_differ_are_within_the_noise() -> None:
+def test_times_that_vary_more_than_they_differ_are_not_decided() -> None:
     one, other = runs("one", [20.0, 200.0, 60.0]), runs("other", [90.0, 30.0, 250.0])
-    assert headline(one, other).endswith("within the noise of 3 seeds.")
+    assert headline(one, other).endswith("not decided by 3 seeds.")
 
 
 def test_the_next_and_the_last_are_named_each_with_its_noise() -> None:
@@ -42,7 +44,7 @@ def test_the_next_and_the_last_are_named_each_with_its_noise() -> None:
     near, far = runs("b", [48.0, 60.0, 52.0]), runs("c", [500.0, 510.0, 490.0])
     found = headline(far, near, first)
     assert found.startswith(
-        "a was first to 60 % accuracy, after 50 s: 1.1 times as fast as b (within the noise"
+        "a was first to 60 % accuracy, after 0.83 min: 1.1 times as fast as b (not decided by 3 seeds)"
     )
     assert found.endswith("10 times as fast as c (beyond the noise of 3 seeds).")
 
@@ -59,15 +61,56 @@ def test_more_planned_seeds_are_waited_for() -> None:
     assert found.endswith("the noise is judged from 5 seeds on.")
 
 
-def test_seeds_that_did_not_get_there_count_as_what_they_took() -> None:
-    late = runs("b", [100.0, 101.0, 99.0], reached=False)
-    assert headline(runs("a", [25.0, 26.0, 24.0]), late) == (
-        "a was first to 60 % accuracy, after 25 s: 4 times as fast as b, beyond the noise of 3 seeds."
+def test_a_label_that_did_not_get_there_has_no_factor() -> None:
+    fast, slow = runs("a", [25.0, 26.0, 24.0]), runs("c", [50.0, 52.0, 48.0])
+    late = [runs(label, [100.0, 101.0, 99.0], reached=False) for label in ("b", "d")]
+    once = [*runs("e", [100.0, 100.0], reached=False), replace(runs("e", [10.0] * 3)[2])]
+    assert headline(*late, fast) == "a was first to 60 % accuracy, after 25.0 s. b and d did not reach it."
+    assert headline(*late, once, fast, slow) == (
+        "a was first to 60 % accuracy, after 25.0 s: 2 times as fast as c, not decided by 3 seeds. "
+        "b and d did not reach it; e reached it in 1 of 3 seeds only."
     )
 
 
-@pytest.mark.parametrize("target", [None, 0.99])
-def test_without_times_the_values_at_the_end_are_compared(target: float | None) -> None:
+def test_a_seed_that_did_not_get_there_makes_the_factor_a_bound() -> None:
+    fast = runs("a", [25.0, 25.0, 25.0])
+    slow = [*runs("b", [50.0, 50.0]), replace(runs("b", [50.0] * 3, reached=False)[2])]
+    assert "25 s: more than 2 times as fast as b" in headline(slow, fast)
+    most = [*runs("a", [25.0, 25.0]), replace(runs("a", [400.0] * 3, reached=False)[2])]
+    found = headline(most, runs("b", [200.0, 200.0, 300.0]))
+    assert "a was first to 60 % accuracy, after 0.4167 min in 2 of 3 seeds: at most 3.6 times" in found
+
+
+def test_the_order_of_the_runs_does_not_matter() -> None:
+    late = [runs(label, [60.0, 60.0, 60.0], reached=False) for label in ("c", "d")]
+    groups = [runs("b", [20.0, 20.0, 20.0]), runs("a", [20.0, 20.0, 20.0]), *late]
+    found = {headline(*order) for order in permutations(groups)}
+    assert len(found) == 1
+    assert found.pop().startswith("a was first")
+    better = [replace(run, evaluations=[*run.evaluations, evaluation(21.0, 0.9)]) for run in groups[0]]
+    assert headline(*groups[1:], better).startswith("b was first"), "its value at the end is better"
+
+
+def test_labels_at_the_target_from_the_start_have_no_factor() -> None:
+    found = headline(runs("a", [0.0, 0.0, 0.0]), runs("b", [5.0, 6.0, 4.0]))
+    assert found.startswith("a was first to 60 % accuracy, after 0 s: ahead of b, ")
+
+
+def test_equal_times_are_as_fast_as_each_other() -> None:
+    assert "after 20 s: as fast as b, " in headline(runs("a", [20.0] * 3), runs("b", [20.0] * 3))
+
+
+def test_headline_table_and_legend_have_one_factor() -> None:
+    records = [*runs("a", [10.0, 40.0, 90.0]), *runs("b", [40.0, 80.0, 90.0])]
+    table = make_table(records, target=0.6, baseline="b")
+    assert table.headline is not None
+    assert "after 50 s: 2 times as fast as b" in table.headline
+    assert table.rows[0].relative == pytest.approx(0.5)
+    assert to_cells(table).rows[0][4] == "50 ± 40"
+
+
+@pytest.mark.parametrize(("target", "before"), [(None, ""), (0.99, "No label reached 99 % accuracy. ")])
+def test_without_times_the_values_at_the_end_are_compared(target: float | None, before: str) -> None:
     def ending(label: str, values: list[float]) -> list[FakeRun]:
         return [
             FakeRun(label, seed, evaluations=[evaluation(1.0, value)], recipe={"seeds": len(values)})
@@ -75,7 +118,23 @@ def test_without_times_the_values_at_the_end_are_compared(target: float | None) 
         ]
 
     found = headline(ending("a", [0.8, 0.81, 0.79]), ending("b", [0.9, 0.92, 0.91]), target=target)
-    assert found == "b has the best accuracy at the end: 11 points above a, beyond the noise of 3 seeds."
+    assert found == (
+        f"{before}b has the best accuracy at the end: 11 points above a, beyond the noise of 3 seeds."
+    )
+
+
+def test_a_target_that_few_seeds_reached_is_not_dropped_silently() -> None:
+    once = [*runs("a", [50.0, 50.0], reached=False), replace(runs("a", [50.0] * 3)[2])]
+    never = runs("b", [50.0] * 3, reached=False)
+    never = [replace(run, evaluations=[evaluation(50.0, 0.2 + 1e-9 * run.seed)]) for run in never]
+    assert headline(never, once).startswith(
+        "No label reached 60 % accuracy in more than half of its seeds. "
+        "a has the best accuracy at the end: 16.7 points above b"
+    )
+    pair = [
+        FakeRun(label, 0, evaluations=[evaluation(1.0, value)]) for label, value in (("a", 0.5), ("b", 0.51))
+    ]
+    assert "at the end: 1 point above a, not judged" in headline(pair, target=None)
 
 
 def test_runs_that_cannot_be_paired_have_no_headline() -> None:

@@ -1,9 +1,11 @@
 """The static figures."""
 
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from offbeat.core.errors import UsageError
@@ -75,7 +77,7 @@ def test_wrong_usage_writes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("t", "name"), [(10.0, "fast  1.00x"), (None, "fast")])
+@pytest.mark.parametrize(("t", "name"), [(10.0, "fast · 1.00x"), (None, "fast")])
 def test_a_legend_has_a_relative_time_only_where_there_is_one(
     t: float | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,3 +85,21 @@ def test_a_legend_has_a_relative_time_only_where_there_is_one(
     monkeypatch.setattr(static, "wrapped", lambda text: names.append(text) or text)
     write_figures([reaching("fast", 0, t)], tmp_path, target=0.9, baseline="fast")
     assert names[0] == name  # of the accuracy against time
+
+
+@pytest.mark.parametrize("labels", [2, 12])
+def test_neither_the_legend_nor_the_target_lies_on_the_curves(
+    labels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(static, "save", lambda figure, path: figures.append(figure) or path)
+    records = [reaching(f"method {k}", 0, 10.0 + k) for k in range(labels)]
+    write_figures(records, tmp_path, target=0.9, baseline="method 0")
+    figure = figures[0]  # accuracy against time
+    figure.draw_without_rendering()
+    (ax,), (legend,) = figure.axes, figure.legends
+    (note,) = ax.texts
+    boxes = [ax.bbox, legend.get_window_extent(), note.get_window_extent()]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert note.get_text() == "target\n90 %"
+    assert legend.get_title().get_text() == "x: time to target,\nrelative to method 0"

@@ -9,7 +9,7 @@ from offbeat.report import make_curves, participation, read_activity, staleness_
 from offbeat.report.activity import Activity
 from offbeat.report.labels import shortened
 from offbeat.report.palette import GROUP_COLOURS, LABEL_COLOURS, choose_styles, group_colour, text_on
-from offbeat.report.panels import MOST_TICKS, participation_panels, ticks_of
+from offbeat.report.panels import MOST_TICKS, participation_panels, staleness_panels, ticks_of
 from offbeat.report.units import (
     byte_unit,
     decimals,
@@ -17,6 +17,7 @@ from offbeat.report.units import (
     mean_text,
     number_text,
     percent,
+    plain_text,
     seed_list,
     time_unit,
 )
@@ -84,10 +85,20 @@ def test_staleness_is_pooled_over_seeds_on_common_bins() -> None:
 
 
 def test_wide_staleness_is_binned() -> None:
-    (histogram,) = staleness_histograms({"a": [activity({0: 1, 99: 3})]})
+    (histogram,) = staleness_histograms({"a": [activity({0: 1, 299: 3})]})
     assert histogram.width == 3
-    assert len(histogram.shares) == 34
+    assert len(histogram.shares) == 100
     assert histogram.shares[-1] == 0.75
+
+
+def test_the_few_oldest_updates_do_not_widen_the_bins() -> None:
+    old, new = staleness_histograms({"old": [activity({0: 500, 4: 495, 400: 5})], "new": [activity({1: 5})]})
+    assert (old.width, len(old.shares)) == (1, 5)
+    assert old.shares == (0.5, 0.0, 0.0, 0.0, 0.495)
+    assert old.beyond == 0.005
+    assert (new.shares, new.beyond) == ((0.0, 1.0, 0.0, 0.0, 0.0), 0.0)
+    panels = staleness_panels({"old": [activity({0: 500, 4: 495, 400: 5})]})
+    assert panels[0].title == "old · mean 3.98 · 0.5 % above 4"
 
 
 def test_participation_of_figure_1() -> None:
@@ -171,3 +182,11 @@ def test_an_axis_of_many_clients_has_numbers() -> None:
     run = FakeRun(samples=dict.fromkeys(range(MOST_TICKS + 1), 1))
     panels = participation_panels({"fedavg": [run]}, {"fedavg": [read_activity(run)]})
     assert ticks_of(panels) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "significant", "text"),
+    [(123.4, 2, "120"), (2.04, 2, "2"), (0.1234, 3, "0.123"), (1234.5, 3, "1230")],
+)
+def test_a_number_of_few_digits_has_no_exponent(value: float, significant: int, text: str) -> None:
+    assert plain_text(value, significant) == text

@@ -1,13 +1,16 @@
 """How stale the updates of each label were, and how often each client took part."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offbeat.report.activity import Activity
 from offbeat.report.statistics import stat
 from offbeat.runs.record import RunRecord
 
-MAX_BINS = 40
+MAX_BINS = 100
+SHOWN_SHARE = 0.99
+"""Least share of each label's updates that is shown: the few oldest would make the others' bars narrow."""
 MAX_CLIENTS = 200
 
 
@@ -15,9 +18,9 @@ MAX_CLIENTS = 200
 class StalenessHistogram:
     """Histogram of one label's arrived updates: the mean of the histograms of its seeds.
 
-    Bin k holds staleness k·width .. (k+1)·width − 1 (versions); `shares` add up to 1 unless `updates`,
-    the number of updates counted, is 0. `mean` is the mean over the seeds of `Activity.mean_staleness`, as in
-    the table.
+    Bin k holds staleness k·width .. (k+1)·width − 1 (versions); `shares` and `beyond`, that of the updates
+    above the last bin, add up to 1 unless `updates`, the number of updates counted, is 0. `mean` is the mean
+    over the seeds of `Activity.mean_staleness`, as in the table.
     """
 
     label: str
@@ -25,6 +28,7 @@ class StalenessHistogram:
     shares: tuple[float, ...]
     updates: int
     mean: float | None
+    beyond: float = 0.0
 
 
 def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[StalenessHistogram]:
@@ -34,23 +38,42 @@ def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[S
         activities: The totals of each label's runs.
 
     Returns:
-        A histogram for each label, on bins common to all labels (at most 40 of them).
+        A histogram for each label, on bins common to all labels, at most 100. They hold 99 % of each label's
+        updates or more.
     """
-    worst = max((s for group in activities.values() for run in group for s in run.staleness), default=0)
+    worst = max(map(_shown_staleness, activities.values()), default=0)
     width = -(-(worst + 1) // MAX_BINS)
     return [_histogram(label, group, width, worst // width + 1) for label, group in activities.items()]
 
 
+def _shown_staleness(runs: Iterable[Activity]) -> int:
+    """The staleness that `SHOWN_SHARE` of the updates do not exceed."""
+    counts: Counter[int] = Counter()
+    for run in runs:
+        counts.update(run.staleness)
+    seen, total = 0, counts.total()
+    for staleness, count in sorted(counts.items()):
+        seen += count
+        if seen >= SHOWN_SHARE * total:
+            return staleness
+    return 0
+
+
 def _histogram(label: str, runs: Sequence[Activity], width: int, bins: int) -> StalenessHistogram:
-    shares, updates = [0.0] * bins, 0
+    shares, beyond, updates = [0.0] * bins, 0.0, 0
     counted = [run for run in runs if run.staleness]
     for run in counted:
         total = sum(run.staleness.values())
         updates += total
         for staleness, count in run.staleness.items():
-            shares[staleness // width] += count / total / len(counted)
+            if staleness // width < bins:
+                shares[staleness // width] += count / total / len(counted)
+            else:
+                beyond += count / total / len(counted)
     mean = stat([run.mean_staleness for run in runs])
-    return StalenessHistogram(label, width, tuple(shares), updates, None if mean is None else mean.mean)
+    return StalenessHistogram(
+        label, width, tuple(shares), updates, None if mean is None else mean.mean, beyond
+    )
 
 
 @dataclass(frozen=True, slots=True)

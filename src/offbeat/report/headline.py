@@ -1,20 +1,22 @@
-"""One sentence on a comparison: who is first, by how much, and whether that is beyond the noise.
+"""What a comparison comes to: who is first, by how much, and whether that is beyond the noise.
 
 All pairs of labels are judged together, by the rule of studies (docs/studies.md): so the first and the next
-may be chosen with the results in view.
+may be chosen with the results in view. A label counts as being at the target if more than half of its seeds
+got there. The others are named, and nothing is said of how much faster the first one was.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from math import exp
+from math import inf
 from statistics import fmean
 from typing import TypeVar
 
 from offbeat.core.metric_names import NamedMetric
 from offbeat.report.claims import are_comparable, planned_seeds
-from offbeat.report.statistics import BySeed
-from offbeat.report.units import duration_text
+from offbeat.report.relative_times import Bound, TimeRatio, mostly_reached, time_ratio
+from offbeat.report.statistics import BySeed, stat
+from offbeat.report.units import Unit, number_text, plain_text
 from offbeat.runs.record import RunRecord
 from offbeat.verdicts.average import PairSample
 from offbeat.verdicts.cost import Cost, log_ratio
@@ -33,15 +35,31 @@ T = TypeVar("T")
 Groups = Mapping[str, Sequence[RunRecord]]
 Advantages = Mapping[tuple[str, str], Mapping[int, float | None]]
 """Of each ordered pair of labels by how much the first is ahead, by seed; None where neither got there."""
+_FACTORS: Mapping[Bound, str] = {"": "", ">": "more than ", "<": "at most ", "≈": "about "}
+# Most labels that are named of those that did not get to the target.
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Ranking:
-    """The labels from the first to the last, and what the runs say of the first.
+class Headline:
+    """What a comparison comes to.
 
     Attributes:
-        labels: The labels, two or more, by their mean advantage over the others.
-        means: Mean advantage of the first over each other label.
+        text: It in words.
+        first: The label that was first to the target. None where values are compared.
+    """
+
+    text: str
+    first: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranking:
+    """The labels that are compared from the first to the last, and what the runs say of the first.
+
+    Attributes:
+        labels: The labels, by their mean advantage over each other.
+        advantages: Advantage of the first over each other label, by seed.
         verdicts: Whether the first is ahead of each other label; absent before the first look at the seeds.
         seeds: Number of the first seeds that the verdicts rest on; before the first look, of those that all
             labels have.
@@ -49,29 +67,71 @@ class Ranking:
     """
 
     labels: tuple[str, ...]
-    means: Mapping[str, float]
+    advantages: Mapping[str, Mapping[int, float | None]]
     verdicts: Mapping[str, Verdict]
     seeds: int
     first_look: int
 
 
-def rank_times(groups: Groups, costs: Mapping[str, Mapping[int, Cost]]) -> Ranking | None:
-    """Rank labels by their virtual time to a target; None where not all can be compared with each other.
+def time_headline(
+    groups: Groups,
+    times: Mapping[str, BySeed],
+    costs: Mapping[str, Mapping[int, Cost]],
+    ends: Mapping[str, float],
+    goal: str,
+    unit: Unit,
+) -> Headline | None:
+    """Say which label was first to a target.
 
     Args:
         groups: The runs by label; those that have not finished are left out.
-        costs: The time of each label by seed; where the target was not reached, that of the last evaluation.
+        times: The seconds to the target of each label by seed; None where it was not reached.
+        costs: The same, with those of the last evaluation where it was not reached.
+        ends: How good each label is at the end: more is better. It breaks ties.
+        goal: The target in words.
+        unit: Unit of the times.
+
+    Returns:
+        The headline. None where no label reached the target in more than half of its seeds, or where not all
+        labels can be compared with each other.
     """
-    return _rank(_advantages(groups, costs, log_ratio), planned_seeds(groups), COST_THAT_MATTERS)
+    there = {label for label, found in times.items() if mostly_reached(found)}
+    advantages = _advantages(groups, costs, log_ratio)
+    ranking = _rank(advantages, planned_seeds(groups), COST_THAT_MATTERS, there, ends)
+    if ranking is None:
+        return None
+    first = ranking.labels[0]
+    ratios = {
+        label: time_ratio(_of(costs[label], seeds), _of(costs[first], seeds))
+        for label, seeds in ranking.advantages.items()
+    }
+    gaps = {label: f"{_speed(ratio)} {label}" for label, ratio in ratios.items()}
+    reached = [time for time in times[first].values() if time is not None]
+    of_seeds = len(times[first])
+    won = f"{first} was first to {goal}, after {_time_text(reached, unit)}"
+    if len(reached) < of_seeds:
+        won += f" in {len(reached)} of {of_seeds} seeds"
+    return Headline(" ".join(filter(None, [_sentence(ranking, won, gaps), _not_there(times, there)])), first)
 
 
-def rank_values(groups: Groups, values: Mapping[str, BySeed], measure: NamedMetric) -> Ranking | None:
-    """Rank labels by a metric; None where not all can be compared with each other.
+def value_headline(
+    groups: Groups,
+    values: Mapping[str, BySeed],
+    measure: NamedMetric,
+    ends: Mapping[str, float],
+    before: str = "",
+) -> Headline | None:
+    """Say which label has the best value of a metric at the end.
 
     Args:
         groups: The runs by label; those that have not finished are left out.
         values: The value of each label by seed.
         measure: The metric.
+        ends: How good each label is at the end: more is better. It breaks ties.
+        before: A sentence that comes before.
+
+    Returns:
+        The headline. None where not all labels can be compared with each other.
     """
     sign = 1.0 if measure.higher_is_better else -1.0
     known = {
@@ -79,31 +139,68 @@ def rank_values(groups: Groups, values: Mapping[str, BySeed], measure: NamedMetr
         for label, own in values.items()
     }
     advantages = _advantages(groups, known, lambda ours, theirs: sign * (ours - theirs))
-    return _rank(advantages, planned_seeds(groups), SHARE_THAT_MATTERS if measure.is_share else None)
-
-
-def time_headline(ranking: Ranking, goal: str, seconds: float | None) -> str:
-    """Say which label was first to a target.
-
-    Args:
-        ranking: The labels by their times.
-        goal: The target in words.
-        seconds: Mean time of the first. None means that fewer than half of its seeds got there.
-    """
-    after = "" if seconds is None else f", after {duration_text(seconds)}"
-    return _sentence(
-        ranking, f"was first to {goal}{after}", "as fast as", lambda mean: f"{exp(mean):.2g} times"
-    )
-
-
-def value_headline(ranking: Ranking, measure: NamedMetric) -> str:
-    """Say which label has the best value of a metric at the end."""
+    matters = SHARE_THAT_MATTERS if measure.is_share else None
+    ranking = _rank(advantages, planned_seeds(groups), matters, values, ends)
+    if ranking is None:
+        return None
     more = "above" if measure.higher_is_better else "below"
-    unit = " points" if measure.is_share else ""
-    return _sentence(
-        ranking, f"has the best {measure.words} at the end", more,
-        lambda mean: f"{mean * measure.scale:.3g}{unit}",
-    )  # fmt: skip
+    gaps = {
+        label: f"{_amount(_mean(found), measure)} {more} {label}"
+        for label, found in ranking.advantages.items()
+    }
+    won = f"{ranking.labels[0]} has the best {measure.words} at the end"
+    return Headline(" ".join(filter(None, [before, _sentence(ranking, won, gaps)])))
+
+
+def no_time_text(times: Mapping[str, BySeed], goal: str) -> str:
+    """Say that no label got to the target, or in too few seeds."""
+    ever = any(time is not None for found in times.values() for time in found.values())
+    return f"No label reached {goal}{' in more than half of its seeds' if ever else ''}."
+
+
+def _of(costs: Mapping[int, Cost], seeds: Iterable[int]) -> dict[int, Cost]:
+    return {seed: costs[seed] for seed in seeds}
+
+
+def _time_text(seconds: Sequence[float], unit: Unit) -> str:
+    """The mean of some times as the table has it."""
+    found = stat(seconds)
+    assert found is not None
+    spread = None if found.spread is None else found.spread / unit.size
+    return f"{number_text(found.mean / unit.size, spread)} {unit.name}"
+
+
+def _speed(ratio: TimeRatio | None) -> str:
+    """How much faster the first is than one that took `ratio` times as long."""
+    if ratio is None:
+        return "ahead of"
+    factor = plain_text(ratio.mean, 2)
+    times = "" if factor == "1" else f"{factor} times "
+    return f"{_FACTORS[ratio.bound]}{times}as fast as"
+
+
+def _amount(gap: float, measure: NamedMetric) -> str:
+    text = plain_text(gap * measure.scale, 3)
+    return f"{text} {'point' if text == '1' else 'points'}" if measure.is_share else text
+
+
+def _not_there(times: Mapping[str, BySeed], there: Collection[str]) -> str:
+    """Name the labels that did not get to the target in more than half of their seeds."""
+    counts: dict[str, list[str]] = {}
+    for label, found in sorted(times.items()):
+        if label not in there:
+            reached = sum(time is not None for time in found.values())
+            end = f"reached it in {reached} of {len(found)} seeds only" if reached else "did not reach it"
+            counts.setdefault(end, []).append(label)
+    parts = [f"{_listed(labels)} {end}" for end, labels in sorted(counts.items())]
+    return f"{'; '.join(parts)}." if parts else ""
+
+
+def _listed(labels: Sequence[str]) -> str:
+    """Names in a sentence: "a", "a and b", "a, b and c"; of many the first ones."""
+    if len(labels) > _MOST_NAMED:
+        labels = [*labels[: _MOST_NAMED - 1], f"{len(labels) - _MOST_NAMED + 1} others"]
+    return " and ".join(filter(None, [", ".join(labels[:-1]), labels[-1]]))
 
 
 def _advantages(
@@ -124,25 +221,43 @@ def _advantages(
     }
 
 
-def _rank(advantages: Advantages, planned: range, matters: float | None) -> Ranking | None:
-    """Order the labels, and judge all pairs together."""
-    if not advantages or not all(advantages.values()):
+def _rank(
+    advantages: Advantages,
+    planned: range,
+    matters: float | None,
+    chosen: Collection[str],
+    ends: Mapping[str, float],
+) -> _Ranking | None:
+    """Order the chosen labels, and judge all pairs of all labels together; ties follow the ends and names."""
+    if not advantages or not all(advantages.values()) or not chosen:
         return None
-    means = {pair: fmean(value or 0.0 for value in found.values()) for pair, found in advantages.items()}
-    labels = dict.fromkeys(ours for ours, _ in advantages)
-    scores = {label: fmean(mean for (ours, _), mean in means.items() if ours == label) for label in labels}
-    first = max(scores, key=lambda label: scores[label])
-    followers = sorted((label for label in labels if label != first), key=lambda label: means[first, label])
+    means = {pair: _mean(found) for pair, found in advantages.items()}
+
+    def place(label: str, score: float) -> tuple[float, float, str]:
+        return -score, -ends.get(label, -inf), label
+
+    scores = {label: fmean([means[label, other] for other in chosen if other != label] or [0.0])
+              for label in chosen}  # fmt: skip
+    first = min(chosen, key=lambda label: place(label, scores[label]))
+    followers = sorted(
+        (label for label in chosen if label != first), key=lambda label: place(label, -means[first, label])
+    )
+    others = sorted({label for label, _ in advantages} - set(chosen))
     common = complete_seeds(planned.start, [frozenset(found) for found in advantages.values()])
-    verdicts = _judge(_pairs([first, *followers], advantages), planned, common, matters)
+    verdicts = _judge(_pairs([first, *followers, *others], advantages), planned, common, matters)
     levels = looks(len(planned))
-    return Ranking(
+    return _Ranking(
         (first, *followers),
-        {label: means[first, label] for label in followers},
+        {label: advantages[first, label] for label in followers},
         {label: verdicts[first, label] for label in followers if (first, label) in verdicts},
         max((seeds for seeds in levels if seeds <= common), default=common),
         min(levels),
     )
+
+
+def _mean(advantages: Mapping[int, float | None]) -> float:
+    """The mean over the seeds, of which one in which nobody got there counts as equal."""
+    return fmean(value or 0.0 for value in advantages.values())
 
 
 def _pairs(labels: Sequence[str], advantages: Advantages) -> Advantages:
@@ -165,20 +280,21 @@ def _judge(
     }
 
 
-def _sentence(ranking: Ranking, won: str, than: str, amount: Callable[[float], str]) -> str:
+def _sentence(ranking: _Ranking, won: str, gaps: Mapping[str, str]) -> str:
     """Compare the first label with the next one and with the last one."""
-    first, *others = ranking.labels
+    others = ranking.labels[1:]
+    if not others:
+        return f"{won}."
     named = list(dict.fromkeys((others[0], others[-1])))
-    gaps = [f"{amount(ranking.means[label])} {than} {label}" for label in named]
     noises = [_noise(ranking, label) for label in named]
     if len(set(noises)) == 1:
         both = "both " if len(named) > 1 else ""
-        return f"{first} {won}: {' and '.join(gaps)}, {both}{noises[0]}."
-    judged = [f"{gap} ({noise})" for gap, noise in zip(gaps, noises, strict=True)]
-    return f"{first} {won}: {' and '.join(judged)}."
+        return f"{won}: {' and '.join(gaps[label] for label in named)}, {both}{noises[0]}."
+    judged = [f"{gaps[label]} ({noise})" for label, noise in zip(named, noises, strict=True)]
+    return f"{won}: {' and '.join(judged)}."
 
 
-def _noise(ranking: Ranking, label: str) -> str:
+def _noise(ranking: _Ranking, label: str) -> str:
     """What the verdict says of the noise."""
     seeds = f"{ranking.seeds} seed" + ("s" if ranking.seeds != 1 else "")
     match ranking.verdicts.get(label):
@@ -189,4 +305,4 @@ def _noise(ranking: Ranking, label: str) -> str:
         case Verdict.NO_DIFFERENCE:
             return f"without a difference that matters in {seeds}"
         case _:
-            return f"within the noise of {seeds}"
+            return f"not decided by {seeds}"

@@ -38,9 +38,9 @@ from offbeat.report.records import (
     recorded_metrics,
 )
 from offbeat.report.render import difference_cells, relative_text, stat_text, time_text, to_cells
-from offbeat.report.table import Table, make_table, read_activities
+from offbeat.report.table import Table, TableRow, make_table, read_activities
 from offbeat.report.timeline import Timeline, make_timeline
-from offbeat.report.units import duration_text, seed_list, time_unit
+from offbeat.report.units import duration_text, seed_list
 from offbeat.runs.record import RunRecord
 
 MAX_TIMELINES = 24
@@ -223,15 +223,12 @@ def _plural(n: int, noun: str) -> str:
 def _cards(table: Table) -> list[tuple[str, str, str]]:
     """The best label by time, by metric and by idleness, where there is a choice: (value, text, label)."""
     measure = table.measure
-    timed = [(row.relative, row) for row in table.rows if row.relative is not None and row.time]
     values = [row for row in table.rows if row.best]
     idle = [(row.idle.mean, row) for row in table.rows if row.idle]
     cards = []
-    if timed:
-        row = min(timed, key=itemgetter(0))[1]
-        unit = time_unit(row.time.mean if row.time else 0.0)
+    for row in _first(table):
         text = f"first to {measure.value_text(table.target or 0)}: {row.label}, {relative_text(row)}"
-        cards.append((f"{time_text(row, unit)} {unit.name}", text, row.label))
+        cards.append((f"{time_text(row, table.unit)} {table.unit.name}", text, row.label))
     if values:
         best = measure.best(row.best.mean for row in values if row.best)
         row = next(row for row in values if row.best and row.best.mean == best)
@@ -243,15 +240,24 @@ def _cards(table: Table) -> list[tuple[str, str, str]]:
     return cards
 
 
+def _first(table: Table) -> list[TableRow]:
+    """The label that was first to the target, as the headline has it; none where none was.
+
+    Labels that cannot all be compared have no headline: then it is the one with the least relative time.
+    """
+    if table.first is not None:
+        return [row for row in table.rows if row.label == table.first]
+    timed = [(row.relative, row) for row in table.rows if row.relative is not None]
+    return [min(timed, key=itemgetter(0))[1]] if timed else []
+
+
 def _best(table: Table) -> set[tuple[str, int]]:
     """The cells of the summary, by label and column, that no other label exceeds."""
     found = table.measure.best(row.best.mean for row in table.rows if row.best)
-    relatives = [row.relative for row in table.rows if row.relative is not None]
     # The label, the options and the seeds come before it.
     first = 2 + len(table.options)
     best = {(row.label, first) for row in table.rows if row.best and row.best.mean == found}
-    fastest = [row.label for row in table.rows if row.relative is not None and row.relative == min(relatives)]
-    return best | {(label, first + column) for label in fastest for column in (2, 3)}
+    return best | {(row.label, first + column) for row in _first(table) for column in (2, 3)}
 
 
 def _claims(groups: Groups) -> list[tuple[str, ...]]:

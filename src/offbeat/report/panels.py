@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from offbeat.report.activity import Activity
 from offbeat.report.distributions import StalenessHistogram, participation, staleness_histograms
 from offbeat.report.labels import shortened
-from offbeat.report.units import number_text
+from offbeat.report.units import number_text, plain_text
 from offbeat.runs.record import RunRecord
 
 _LONGEST = 48
@@ -85,9 +85,11 @@ def ticks_of(panels: Sequence[Panel]) -> dict[float, str] | None:
 def _staleness_panel(histogram: StalenessHistogram) -> Panel:
     width, mean = histogram.width, histogram.mean
     starts = [k * width for k in range(len(histogram.shares))]
+    most = len(starts) * width - 1
+    older = f"{plain_text(100 * histogram.beyond, 2)} % above {most}" if histogram.beyond else ""
     return Panel(
         label=histogram.label,
-        title=_title(histogram.label, "no updates" if mean is None else f"mean {number_text(mean)}"),
+        title=_title(histogram.label, "no updates" if mean is None else f"mean {number_text(mean)}", older),
         x=tuple(start + (width - 1) / 2 for start in starts),
         ticks=tuple(map(str, starts)) if width == 1 else (),
         width=0.86 * width,

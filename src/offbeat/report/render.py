@@ -13,7 +13,7 @@ from rich.text import Text
 from offbeat.report.labels import short_keys
 from offbeat.report.statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
-from offbeat.report.units import Unit, mean_text, number_text, time_unit
+from offbeat.report.units import Unit, mean_text, number_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,13 @@ def to_cells(table: Table) -> Cells:
     Args:
         table: A table of one row or more.
     """
-    unit = _time_unit(table)
-    return Cells.of([_names(row, table) | _cells(row, table, unit) for row in table.rows])
+    return Cells.of([_names(row, table) | _cells(row, table, table.unit) for row in table.rows])
 
 
 def difference_cells(table: Table) -> Cells | None:
     """Write how each label differs from the baseline, seed by seed; None where there is no other label."""
-    unit = _time_unit(table)
     rows = [
-        _names(row, table) | _differences(row, table, unit)
+        _names(row, table) | _differences(row, table, table.unit)
         for row in table.rows
         if row.label != table.baseline
     ]
@@ -53,12 +51,13 @@ def difference_cells(table: Table) -> Cells | None:
 
 
 def relative_text(row: TableRow) -> str:
-    """Write a relative time as FedCompass's Table 1 does: "1.00x", or "-"."""
+    """Write a relative time as FedCompass's Table 1 does: "1.00x", or "-"; a bound as "> 1.2x"."""
     if row.relative is None:
         return "-"
+    sign = f"{row.relative_bound} " if row.relative_bound else ""
     if not row.relative_std:
-        return f"{row.relative:.2f}x"
-    return f"{number_text(row.relative, max(row.relative_std, 0.02))}x"
+        return f"{sign}{row.relative:.2f}x"
+    return f"{sign}{number_text(row.relative, max(row.relative_std, 0.02))}x"
 
 
 def time_text(row: TableRow, unit: Unit) -> str:
@@ -117,11 +116,6 @@ def _widest_word(cells: Cells, column: int) -> int:
     """Narrowest width at which no word of the head and no cell but a `mean ± std` is broken."""
     words = [*cells.heads[column].split(), *(part for row in cells.rows for part in row[column].split(" ± "))]
     return max(map(len, words))
-
-
-def _time_unit(table: Table) -> Unit:
-    times = [row.time.mean if row.time else row.beyond for row in table.rows]
-    return time_unit(max((time for time in times if time is not None), default=0.0))
 
 
 def _names(row: TableRow, table: Table) -> dict[str, str]:

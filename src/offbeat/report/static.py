@@ -6,11 +6,12 @@ from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from offbeat.core.metric_names import is_statistic
+from offbeat.core.metric_names import NamedMetric, is_statistic
 from offbeat.report import curves
 from offbeat.report.clients import ClientValues, client_values
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save, wrapped
@@ -93,34 +94,38 @@ def write_figures(
 def _curves(drawn: Sequence[curves.Curve], styles: Styles, table: Table) -> Figure:
     goal = drawn[0].measure
     target = table.target if goal == table.measure else None
-    relative = {row.label: f"  {relative_text(row)}" for row in table.rows if row.relative is not None}
-    show_relative = target is not None and drawn[0].axis == "time"
+    relative = {row.label: f" · {relative_text(row)}" for row in table.rows if row.relative is not None}
+    if target is None or drawn[0].axis != "time":
+        relative = {}
     title, measure, shown = curves.in_shown_units(drawn)
-    # Bands, and a legend inside the axes, would bury many curves.
-    crowded = len(drawn) > curves.CURVES_WITH_BANDS
-    names = [
-        wrapped(curve.label + (relative.get(curve.label, "") if show_relative else "")) for curve in drawn
-    ]
-    texts = [line for name in names for line in name.splitlines()]
-    width = 7.5 + (0.07 * max(map(len, texts)) if crowded else 0.0)
-    figure, (ax,) = new_figure(width, max(4.6, 0.16 * len(texts) if crowded else 0.0))
-    lines = []
-    for curve in shown:
-        lines += draw_curve(ax, curve, styles[curve.label], band=not crowded)
+    names = [wrapped(curve.label + relative.get(curve.label, "")) for curve in drawn]
+    heading = f"x: time to target,\nrelative to {wrapped(table.baseline)}" if relative else ""
+    texts = [line for name in (heading, *names) for line in name.splitlines()]
+    figure, (ax,) = new_figure(7.5 + 0.07 * max(map(len, texts)), max(4.6, 0.16 * len(texts)))
+    # The bands of many curves would bury them.
+    band = len(drawn) <= curves.CURVES_WITH_BANDS
+    lines = [line for curve in shown for line in draw_curve(ax, curve, styles[curve.label], band=band)]
     if target is not None:
-        ax.axhline(goal.scale * target, color=MUTED, linewidth=1, linestyle="--")
-        # x is a share of the width.
-        place, beside_axis = (0.008, goal.scale * target), ax.get_yaxis_transform()
-        note = ax.annotate(f"target {goal.value_text(target)}", place, (0, 3), beside_axis, "offset points")
-        note.set(fontsize=8.5, color=MUTED)
+        _mark_target(ax, goal, target)
     ax.set_xlim(left=0)
     ax.set_xlabel(title)
     ax.set_ylabel(plain(measure))
-    if crowded:
-        figure.legend(lines, names, frameon=False, fontsize=8, loc="outside right upper")
-    else:
-        ax.legend(lines, names, frameon=False, fontsize=9, loc="best")
+    # Inside the axes, a legend would lie on curves.
+    legend = figure.legend(lines, names, frameon=False, fontsize=8.5, loc="outside right upper")
+    legend.set_alignment("left")
+    legend.set_title(heading, prop=FontProperties(size=8))
+    legend.get_title().set_color(MUTED)
     return figure
+
+
+def _mark_target(ax: Axes, goal: NamedMetric, target: float) -> None:
+    """Draw a line at the target; what it is stands beside the axes, where no curve is."""
+    height = goal.scale * target
+    ax.axhline(height, color=MUTED, linewidth=1, linestyle="--")
+    text = f"target\n{goal.value_text(target)}"
+    # x is a share of the width.
+    note = ax.annotate(text, (1.0, height), (4, 0), ax.get_yaxis_transform(), "offset points", va="center")
+    note.set(fontsize=8.5, color=MUTED)
 
 
 def draw_curve(ax: Axes, curve: curves.Curve, style: Style, *, band: bool = True) -> list[Line2D]:

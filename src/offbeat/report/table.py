@@ -2,24 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot
-
-import numpy as np
+from math import inf
 
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.report.activity import Activity, read_activity
-from offbeat.report.headline import rank_times, rank_values, time_headline, value_headline
+from offbeat.report.headline import Headline, no_time_text, time_headline, value_headline
 from offbeat.report.labels import Label, group_by_label
 from offbeat.report.records import Evaluations, Rows, choose_metric, clock_name, read_evaluations
+from offbeat.report.relative_times import SAME, Bound, TimeRatio, mostly_reached, time_ratio
 from offbeat.report.statistics import BySeed, Difference, Stat, paired_difference, stat
+from offbeat.report.units import Unit, time_unit
 from offbeat.runs.record import RunRecord
 from offbeat.verdicts.cost import Cost
 
 DEFAULT_BASELINE = "fedcompass"
-
-Times = Sequence[float | None]
-"""When each seed of a label first reached the target; None where it did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +30,21 @@ class TableRow:
         seeds: Number of its runs.
         best: Best value of the metric in each seed.
         final: Value of the metric in the last evaluation of each seed, without those where it is undefined.
-        time: Virtual seconds until the target, over the seeds that got there.
+        time: Seconds until the target, over the seeds that got there.
         reached: Number of seeds that got there.
-        beyond: Virtual seconds up to which a seed that did not get there was evaluated: its time is longer
+        beyond: Seconds up to which a seed that did not get there was evaluated: its time is longer
             than that. The least over these seeds; None where there is none.
-        relative: Mean time over that of the baseline. None where at least half of the seeds of either failed.
-        relative_std: Its deviation, as those of the two times give it. None where there is none.
+        relative: Time over that of the baseline, the geometric mean over the common seeds (`time_ratio`).
+            None where at least half of the seeds of either failed.
+        relative_std: Its deviation over the seeds. None where there is none.
+        relative_bound: What the seeds leave open that did not get there.
         versions: Versions of the global model.
         tasks: Updates that arrived.
         staleness: Mean staleness of a run's updates that arrived, in versions.
         idle: Share of the clients' time in the fleet that they did not train.
         best_difference: Of the best value from that of the baseline; None for the baseline, too.
         final_difference: Of the final value.
-        time_difference: Of the virtual seconds until the target.
+        time_difference: Of the seconds until the target.
     """
 
     label: str
@@ -59,6 +58,7 @@ class TableRow:
     beyond: float | None
     relative: float | None
     relative_std: float | None
+    relative_bound: Bound
     versions: Stat | None
     tasks: Stat | None
     staleness: Stat | None
@@ -72,8 +72,8 @@ class TableRow:
 class Table:
     """A comparison of labels: its rows, their metric, the baseline, notes for the reader.
 
-    The headline says which label is first, and whether that is beyond the noise. None means that the labels
-    cannot be compared.
+    The headline says which label is first, and whether that is beyond the noise; `first` is the label that
+    was first to the target. None means that the labels cannot be compared.
     """
 
     rows: tuple[TableRow, ...]
@@ -82,11 +82,17 @@ class Table:
     target: float | None
     notes: tuple[str, ...]
     headline: str | None = None
+    first: str | None = None
 
     @property
     def options(self) -> list[str]:
         """Dotted keys of the options in which labels of one name differ."""
         return list(dict.fromkeys(key for row in self.rows for key in row.options))
+
+    @property
+    def unit(self) -> Unit:
+        """The unit of all times that are shown."""
+        return _unit(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,13 +143,14 @@ def make_table(
         _row(group.label, activities[group.label.text], measured[group.label.text], measured[base])
         for group in groups
     )
-    times = {label: list(found.time.values()) for label, found in measured.items()}
     notes = (
-        *_time_notes(times, measure, target, base, clock_name(records)),
+        *_time_notes(measured, measure, target, base, clock_name(records)),
         *_seed_notes(runs, base),
         *_run_notes(runs),
     )
-    return Table(rows, measure, base, target, notes, _headline(runs, measured, measure, target))
+    headline = _headline(runs, measured, measure, target, _unit(rows))
+    text, first = (None, None) if headline is None else (headline.text, headline.first)
+    return Table(rows, measure, base, target, notes, text, first)
 
 
 def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[Activity]]:
@@ -177,7 +184,7 @@ def _measure(
 
 
 def _row(label: Label, activities: Sequence[Activity], measured: _Measured, base: _Measured) -> TableRow:
-    relative, relative_std = _relative(list(measured.time.values()), list(base.time.values()))
+    relative = _relative(measured, base)
     return TableRow(
         label=label.text,
         name=label.name,
@@ -188,8 +195,9 @@ def _row(label: Label, activities: Sequence[Activity], measured: _Measured, base
         time=stat(list(measured.time.values())),
         reached=sum(time is not None for time in measured.time.values()),
         beyond=min(_beyond(measured), default=None),
-        relative=relative,
-        relative_std=None if measured is base else relative_std,
+        relative=None if relative is None else relative.mean,
+        relative_std=None if relative is None else relative.std,
+        relative_bound="" if relative is None else relative.bound,
         versions=stat([float(activity.versions) for activity in activities]),
         tasks=stat([float(activity.arrived) for activity in activities]),
         staleness=stat([activity.mean_staleness for activity in activities]),
@@ -205,21 +213,37 @@ def _beyond(measured: _Measured) -> list[float]:
     return [last for seed, last in measured.last.items() if last and measured.time[seed] is None]
 
 
+def _unit(rows: Sequence[TableRow]) -> Unit:
+    times = [row.time.mean if row.time else row.beyond for row in rows]
+    return time_unit(max((time for time in times if time is not None), default=0.0))
+
+
 def _headline(
     runs: Mapping[str, Sequence[RunRecord]],
     measured: Mapping[str, _Measured],
     measure: NamedMetric,
     target: float | None,
-) -> str | None:
-    """Who is first to the target; without one, or where nobody got there, who is best at the end."""
-    if target is None or all(_mean_time(list(found.time.values())) is None for found in measured.values()):
-        ranking = rank_values(runs, {label: found.final for label, found in measured.items()}, measure)
-        return None if ranking is None else value_headline(ranking, measure)
-    times = rank_times(runs, {label: _costs(found) for label, found in measured.items()})
-    if times is None:
-        return None
-    first = measured[times.labels[0]]
-    return time_headline(times, _goal(measure, target), _mean_time(list(first.time.values())))
+    unit: Unit,
+) -> Headline | None:
+    """Who is first to the target; without one, or where too few seeds got there, who is best at the end."""
+    finals = {label: found.final for label, found in measured.items()}
+    ends = {label: _goodness(found, measure) for label, found in finals.items()}
+    if target is None:
+        return value_headline(runs, finals, measure, ends)
+    times = {label: found.time for label, found in measured.items()}
+    goal = _goal(measure, target)
+    if not any(map(mostly_reached, times.values())):
+        return value_headline(runs, finals, measure, ends, no_time_text(times, goal))
+    costs = {label: _costs(found) for label, found in measured.items()}
+    return time_headline(runs, times, costs, ends, goal, unit)
+
+
+def _goodness(values: BySeed, measure: NamedMetric) -> float:
+    """The mean of some values, of which more is better; without values nothing is worse."""
+    found = stat(list(values.values()))
+    if found is None:
+        return -inf
+    return found.mean if measure.higher_is_better else -found.mean
 
 
 def _costs(measured: _Measured) -> dict[int, Cost]:
@@ -236,15 +260,12 @@ def _goal(measure: NamedMetric, target: float) -> str:
     return f"{shown} {measure.words}" if measure.is_share else f"{measure.words} {shown}"
 
 
-def _relative(times: Times, reference: Times) -> tuple[float | None, float | None]:
-    """A mean time over another one, and the deviation that follows from theirs (to first order)."""
-    mean, other = _mean_time(times), _mean_time(reference)
-    if mean is None or not other:
-        return None, None
-    own, base = stat(times), stat(reference)
-    if not mean or own is None or base is None or min(own.n, base.n) < 2:
-        return mean / other, None
-    return mean / other, mean / other * hypot(own.std / mean, base.std / other)
+def _relative(measured: _Measured, base: _Measured) -> TimeRatio | None:
+    """A label's time over that of the baseline."""
+    if not mostly_reached(measured.time) or not mostly_reached(base.time):
+        return None
+    ratio = time_ratio(_costs(measured), _costs(base))
+    return SAME if ratio is not None and measured is base else ratio
 
 
 def _final(rows: Rows, measure: NamedMetric) -> float | None:
@@ -266,33 +287,31 @@ def _first_reach(rows: Rows, measure: NamedMetric, target: float | None) -> floa
     return next(map(float, times), None)
 
 
-def _mean_time(times: Times) -> float | None:
-    """Mean over the seeds that reached the target; None if at least half of the seeds did not."""
-    reached = [time for time in times if time is not None]
-    failures = len(times) - len(reached)
-    return None if failures * 2 >= len(times) else float(np.mean(reached))
-
-
 def _time_notes(
-    times: Mapping[str, Times], measure: NamedMetric, target: float | None, baseline: str, clock: str
+    measured: Mapping[str, _Measured],
+    measure: NamedMetric,
+    target: float | None,
+    baseline: str,
+    clock: str,
 ) -> list[str]:
     if target is None:
         return ["No target was given, so there are no times to reach it."]
     more = "more" if measure.higher_is_better else "less"
     notes = [
         f"Time: {clock} of the first evaluation at {_goal(measure, target)} or {more}, over the seeds "
-        f"that got there; relative to {baseline}. "
-        "“> T”: a seed had not got there at its last evaluation, at T. "
-        "A relative time is “-” where at least half of the seeds did not get there."
+        "that got there. “> T”: a seed had not got there at its last evaluation, at T. Relative time: the "
+        f"geometric mean over the common seeds of the time over that of {baseline}; a seed that did not get "
+        "there counts with its last evaluation, so the ratio is larger (“>”), smaller (“<”) or open (“≈”). "
+        "It is “-” where at least half of the seeds did not get there."
     ]
-    reference = times[baseline]
-    if _mean_time(reference) is None:
-        reached = sum(time is not None for time in reference)
+    reference = measured[baseline].time
+    if not mostly_reached(reference):
+        reached = sum(time is not None for time in reference.values())
         notes.append(
             f"No relative times: the baseline {baseline} reached the target "
             f"in {reached} of {len(reference)} seeds."
         )
-    elif not _mean_time(reference):
+    elif 0.0 in reference.values():
         notes.append(f"No relative times: the baseline {baseline} was at the target from the start.")
     return notes
 

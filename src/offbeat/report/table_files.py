@@ -17,6 +17,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
     "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "<": "$<$", ">": "$>$",
     "|": r"\textbar{}", "…": r"\dots{}", "[": "{[}", "]": "{]}", "*": "{*}", "“": "``", "”": "''",
+    "≈": r"$\approx$",
 }  # fmt: skip
 
 
@@ -94,6 +95,7 @@ def _record(row: TableRow, table: Table) -> dict[str, object]:
     cells |= {"seeds": row.seeds, "metric": table.measure.name, "target": table.target}
     cells |= {"reached": row.reached, "time_beyond": None if table.target is None else row.beyond}
     cells |= {"baseline": table.baseline, "relative": row.relative, "relative_std": row.relative_std}
+    cells |= {"relative_bound": row.relative_bound or None}
     for name in _STATS:
         stat: Stat | None = getattr(row, name)
         known = (None, None, 0) if stat is None else (stat.mean, stat.spread, stat.n)

@@ -83,6 +83,12 @@ def number_text(value: float, spread: float | None = None, *, sign: bool = False
     return f"{shown:{'+' if sign else ''}.{max(0, places)}f}"
 
 
+def plain_text(value: float, significant: int) -> str:
+    """Write a number with that many significant digits, and without an exponent."""
+    shown = float(f"{value:.{significant}g}")
+    return f"{shown:.{_digits(shown, significant)}f}"
+
+
 def decimals(spread: float) -> int:
     """Decimal places that a spread above 0 allows; below 0 for tens, hundreds, …
 
