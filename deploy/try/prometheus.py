@@ -35,7 +35,15 @@ FOLDER = DEPLOY / "prometheus"
 BOARD = DEPLOY / "grafana/run.json"
 SHORT = (("> 600", "> 5"), ("[1h]", "[12s]"), (r"for: \w+", "for: 1s"))
 """What is shortened in the rules: silence, windows and durations."""
-FIRED = {"SiteHasNotCome", "SiteSilent", "NoNewVersion", "MirrorBehind", "ModelInDanger", "ServerDown"}
+FIRED = {
+    "SiteHasNotCome",
+    "SiteSilent",
+    "NoNewVersion",
+    "MirrorBehind",
+    "ModelInDanger",
+    "ServerDown",
+    "CredentialExpires",
+}
 """The alerts that the trial makes fire, which are all."""
 
 

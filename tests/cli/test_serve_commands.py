@@ -699,6 +699,20 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
     assert ob.read_run(directory).site_names() == {0: "north"}
 
 
+def test_a_server_says_at_its_start_that_its_certificate_has_expired(
+    start: Any, offbeat: Any, recipe: Path, tmp_path: Path
+) -> None:
+    certificate, key = Authority(tmp_path, "ours").issue("server", host="127.0.0.1", days=-1)
+    server = start(
+        "server", "serve", recipe, "--state", tmp_path / "run", "--listen", "127.0.0.1:0",
+        "--tls-cert", certificate, "--tls-key", key,
+    )  # fmt: skip
+    port_in(tmp_path / "server.log")
+    assert offbeat("stop", tmp_path / "run")[0] == 0
+    assert server.wait(240) == 0
+    assert f"certificate {certificate} has expired" in (tmp_path / "server.log").read_text()
+
+
 @pytest.mark.thorough
 def test_status_says_that_a_server_is_stopped_silent_or_dead(
     start: Any, offbeat: Any, recipe: Path, tmp_path: Path

@@ -51,7 +51,7 @@ def told() -> dict[str, set[str]]:
         sites=(replace(site, persistence=0.3, size=1.1),), mirror=MirrorView("/disk2/heart", None),
     )  # fmt: skip
     families = text_string_to_metric_families(
-        exposition(snapshot, Metric(3, 90.0, 11, 28, 0, 0, 0.5, 0.75)).decode()
+        exposition(snapshot, Metric(3, 90.0, 11, 28, 0, 0, 0.5, 0.75), {"@server": 1.0}).decode()
     )
     return {s.name: set(s.labels) for family in families for s in family.samples}
 

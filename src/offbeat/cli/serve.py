@@ -153,6 +153,7 @@ def serve(
         from offbeat.cli.check_server import check_set_up
         from offbeat.net import descriptors
         from offbeat.net.auth.ca import OwnAuthority
+        from offbeat.net.auth.certificate_dates import watch_certificate
         from offbeat.net.auth.certificate_renewal import keep_certificate, renew_certificate
         from offbeat.net.auth.credentials import ServerCredentials
         from offbeat.net.server.serve import serve as serve_run
@@ -201,6 +202,9 @@ def serve(
             stack.callback(signs.cancel)
             if keeps_own:
                 stack.callback(asyncio.create_task(keep_certificate(authority)).cancel)
+            elif credentials.certificate is not None:
+                watch = watch_certificate(credentials.certificate)
+                stack.callback(asyncio.create_task(watch).cancel)
             server = serve_run(
                 made.experiment, state, listen, options=server_options, credentials=credentials,
                 callbacks=made.callbacks, mirror=mirror,

@@ -16,13 +16,12 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import socket_path, split
+from offbeat.net.auth.certificate_dates import problem_with_dates
 from offbeat.net.auth.certificates import SERVER, check_usage
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
 from offbeat.net.check import CheckResult, check_disk, check_loading
 from offbeat.net.grpc.server import check_free
 
-LEAST_DAYS = 14.0
-"""Days that a server's certificate should still be valid."""
 MOST_FSYNC = 0.1
 """Seconds that a write to the state's disk may take until it is durable."""
 MOST_BEHIND = 60.0
@@ -123,16 +122,9 @@ def _certificate(path: Path, listen: str) -> str:
     certificate, now = _load(path, "--tls-cert"), datetime.now(UTC)
     check_usage(f"--tls-cert {path}", pem(path), SERVER)
     names, ends = _names(certificate), certificate.not_valid_after_utc
-    when = f"it is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to {ends:%Y-%m-%d}"
-    if now < certificate.not_valid_before_utc:
-        raise UsageError(f"{path}: {when}, not yet: check this machine's clock, or have another signed")
+    if (problem := problem_with_dates(certificate, now)) is not None:
+        raise UsageError(f"{path} {problem}")
     days = (ends - now).total_seconds() / 86400
-    if days < LEAST_DAYS:
-        how = "has expired" if days < 0 else f"ends in {days:.1f} days"
-        raise UsageError(
-            f"{path} {how} ({when}): have another signed, or give offbeat certificate --state DIR, whose "
-            "certificate the server renews"
-        )
     host = "" if socket_path(listen) is not None else split(listen)[0]
     if _is_specific(host) and host not in names:
         raise UsageError(

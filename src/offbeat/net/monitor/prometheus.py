@@ -93,6 +93,8 @@ class _SnapshotCollector(Collector):
         for name, (words, key) in PRIVACY.items():
             if s.privacy is not None and key in s.privacy:
                 yield GaugeMetricFamily(f"offbeat_{name}", words, s.privacy[key])
+        words = "1 while the run waits for its first sites and helpers."
+        yield GaugeMetricFamily("offbeat_waiting_to_begin", words, s.waits_for is not None)
         if s.helpers is not None and s.helpers.connected is not None:
             words = "Helpers of secure aggregation that are connected."
             yield GaugeMetricFamily("offbeat_helpers_connected", words, s.helpers.connected)
