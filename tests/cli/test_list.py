@@ -59,6 +59,13 @@ def test_the_list_has_the_needs_in_words() -> None:
     assert lines["fedasmu"].rstrip().endswith("single updates, client state, fresh models")
 
 
+def test_the_command_says_what_runs_an_algorithm(capsys: pytest.CaptureFixture[str]) -> None:
+    listing.algorithms()
+    text = " ".join(capsys.readouterr().out.split())
+    assert "needs of what" in text
+    assert "what runs an algorithm is the simulator, which has all of this, or a server" in text
+
+
 @pytest.mark.parametrize("name", EVERY)
 def test_every_algorithm_shows_its_parts_and_needs(name: str) -> None:
     factory = ob.ALGORITHMS[name]
@@ -80,7 +87,7 @@ def test_every_algorithm_shows_its_parts_and_needs(name: str) -> None:
 def test_the_parts_fit(width: int) -> None:
     text = shown(width, ob.fedbuff)
     assert max(map(len, text.splitlines())) <= width
-    assert "needs of its driver, with its defaults: nothing" in text
+    assert "needs of what runs it, with its defaults: nothing" in text
 
 
 def test_parts_of_parts_and_their_conditions() -> None:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from offbeat.algorithms import Factory
 
 NOTHING = "nothing: weighted sums of updates are enough"
+_RUNS_IT = (
+    "what runs an algorithm is the simulator, which has all of this, or a server: under secure aggregation "
+    "it sees no single updates"
+)
 NOT_REVIEWED = "no cryptographer has reviewed privacy: have it reviewed before you rely on it"
 
 
@@ -30,7 +34,8 @@ def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = N
 
     if name is None:
         show_algorithms(out)
-        for line in (f"\nwith privacy, for which sums are enough: {', '.join(sum_only())}", NOT_REVIEWED):
+        private = f"with privacy, for which sums are enough: {', '.join(sum_only())}"
+        for line in ("", _RUNS_IT, private, NOT_REVIEWED):
             out.print(line, markup=False, soft_wrap=True)
     elif name in ALGORITHMS:
         show_algorithm(out, ALGORITHMS[name])
@@ -90,7 +95,7 @@ def show_algorithms(out: Console) -> None:
     from offbeat.algorithms.describe import driver_needs, made_with_defaults, short_paper
     from offbeat.core.algorithm import Algorithm
 
-    table = _table("algorithm", "what it does", "paper", "needs of its driver")
+    table = _table("algorithm", "what it does", "paper", "needs of what runs it")
     for factory in ALGORITHMS.values():
         made = made_with_defaults(factory)
         needs = ", ".join(driver_needs(made)) or "–" if isinstance(made, Algorithm) else f"? ({made})"
@@ -120,7 +125,7 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
     out.print(table)
     out.print("")
     needs = driver_needs(made)
-    out.print("needs of its driver, with its defaults:" + ("" if needs else f" {NOTHING}"), soft_wrap=True)
+    out.print("needs of what runs it, with its defaults:" + ("" if needs else f" {NOTHING}"), soft_wrap=True)
     for feature in needs:
         out.print(f"  {feature}: {feature.description}", markup=False, soft_wrap=True)
     for line in (f"with privacy, with its defaults: {with_privacy_text(made)}", NOT_REVIEWED):
