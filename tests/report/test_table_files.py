@@ -1,6 +1,7 @@
 """Tables as CSV, Markdown and LaTeX, and what they say of seeds that did not get there."""
 
 import csv
+import io
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,11 @@ def test_the_format_is_that_of_the_name(name: str, tmp_path: Path) -> None:
 def test_another_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"let its name end with \.csv, \.md, \.tex"):
         write_table(TABLE, str(tmp_path / "table.xls"))
+
+
+def test_a_table_is_a_data_frame_with_the_columns_of_the_csv_file() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = TABLE.to_pandas()
+    written = pandas.read_csv(io.StringIO(to_csv(TABLE)))
+    pandas.testing.assert_frame_equal(frame, written, check_dtype=False)
+    assert frame.time_mean.tolist() == [150.0, 60.0]

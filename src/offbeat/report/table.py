@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import NamedMetric, finite
@@ -93,6 +94,17 @@ class Table:
     def unit(self) -> Unit:
         """The unit of all times that are shown."""
         return _unit(self.rows)
+
+    def to_pandas(self) -> Any:
+        """Convert the table to a data frame: a row for each label, with the columns of a CSV file.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        # The files are made of tables, and only a frame needs them here.
+        from offbeat.report.table_files import to_frame
+
+        return to_frame(self)
 
 
 @dataclass(frozen=True, slots=True)

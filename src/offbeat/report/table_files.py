@@ -4,8 +4,10 @@ import html
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
 from offbeat.report.render import Cells, difference_cells, to_cells
 from offbeat.report.statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
@@ -44,6 +46,19 @@ def to_csv(table: Table) -> str:
     """Return the mappings of `to_records` as CSV; cells are empty where there is no number."""
     rows = to_records(table)
     return csv_text([list(rows[0]), *(list(row.values()) for row in rows)])
+
+
+def to_frame(table: Table) -> Any:
+    """Return the mappings of `to_records` as a data frame; NaN where there is no number.
+
+    Raises `UsageError` where pandas is not installed.
+    """
+    with requires_extra("pandas", "to_pandas: "):
+        import pandas
+    frame = pandas.DataFrame(to_records(table))
+    texts = {"label", "name", "metric", "baseline", *table.options}
+    # A column without any value has numbers too.
+    return frame.astype({name: float for name in frame if name not in texts and frame[name].dtype == object})
 
 
 def to_latex(table: Table) -> str:
