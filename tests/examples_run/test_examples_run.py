@@ -11,6 +11,7 @@ import offbeat as ob
 from offbeat.parts import Arrived, Begin, Joined, Timer
 from offbeat.recipes import load_recipe
 from offbeat.testing import check_algorithm
+from tests.forks import Fork
 from tests.script_modules import load_script
 
 ROOT = Path(__file__).parents[2]
@@ -150,17 +151,34 @@ PAGE_NEEDS = {
 }  # fmt: skip
 
 
+def python_blocks(page: str) -> list[str]:
+    """The Python on a page of the documentation."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    return blocks
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_on_a_page_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")  # the pages use the digits
     pytest.importorskip(PAGE_NEEDS.get(page, "torch"))
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    assert blocks
+    blocks = python_blocks(page)
     names: dict[str, object] = {"__name__": page}
     for block in blocks:
         exec(compile(block, f"{page}.md", "exec"), names)
+
+
+def test_the_tuning_on_the_page_of_studies_works_as_a_file(tmp_path: Path) -> None:
+    """The processes that it starts import it."""
+    pytest.importorskip("sklearn")
+    script = tmp_path / "tuning.py"
+    script.write_text(next(block for block in python_blocks("studies") if "import tune" in block))
+    process = Fork(script, cwd=tmp_path, own_fork_server=True)
+    printed, errors = process.communicate(300)
+    assert process.returncode == 0, errors
+    assert printed.startswith("{")
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs/coming-from").glob("*.md")), ids=lambda page: page.stem)

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.allowed import NOTHING, Allowed
-from offbeat.core.errors import DivergedError, OffbeatError, RunError
+from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
 from offbeat.recipes.build import resume_run, run_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.schema import DATABASE
 from offbeat.signals import deferred_interrupts, raised_interrupts
 from offbeat.sim.execution import Execution
-from offbeat.sim.executors.start_method import adopt_environment, worker_context
+from offbeat.sim.executors.by_value import main_hidden
+from offbeat.sim.executors.start_method import NEEDS_GUARD, UNGUARDED, adopt_environment, worker_context
 from offbeat.sim.progress import Progress
 
 _NAMED_RUNS = 3
@@ -120,7 +121,7 @@ def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress
                 try:
                     report = reports.get(timeout=0.5)
                 except queue.Empty:
-                    _check_alive(running)
+                    _check_alive(running, pool)
                     continue
                 yield report
                 if report.finished:
@@ -142,20 +143,25 @@ def _submitted(pool: ProcessPoolExecutor, run: PlannedRun) -> "Future[Path | Non
 
     A process whose start is interrupted would not find what this process has removed, and say so.
     """
-    with deferred_interrupts() as interrupted:
+    with deferred_interrupts() as interrupted, main_hidden():
         future = pool.submit(_run, run)
     if interrupted():
         raise KeyboardInterrupt
     return future
 
 
-def _check_alive(running: Iterable[Future[Path | None]]) -> None:
-    """Raises `RunError` where a run has ended and will never report it."""
+def _check_alive(running: Iterable[Future[Path | None]], pool: ProcessPoolExecutor) -> None:
+    """Raises `RunError` where a run has ended and will never report it, and `UsageError` without a guard."""
+    processes = dict(pool._processes or {})
     for future in running:
         if not future.done():
             continue
         # A run's own error comes in its report: only a process that has died leaves one here.
         if (error := future.exception()) is not None:
+            # The pool's own thread reads the exit codes.
+            pool.shutdown()
+            if any(process.exitcode == UNGUARDED for process in processes.values()):
+                raise UsageError(NEEDS_GUARD)
             raise RunError(f"a run's process ended: {error}")
         if (directory := future.result()) is not None:
             raise RunError(

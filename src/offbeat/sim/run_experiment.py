@@ -30,6 +30,7 @@ from offbeat.sim.backend import LiveBackend
 from offbeat.sim.event_loop import run_to_end
 from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.executors.start import started
+from offbeat.sim.executors.start_method import refuse_while_main_is_imported
 from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher
 from offbeat.sim.restore import final_model, restore
@@ -49,6 +50,7 @@ def simulate_experiment(
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run an experiment in virtual time; arguments as of `offbeat.simulate`."""
+    refuse_while_main_is_imported()
     calls = CallbackList(callbacks)
     planned = SimulatedRun.of(experiment, world)
     with calls.exceptions():
@@ -91,6 +93,7 @@ def resume_experiment(
 
     One that has ended goes on where its limits are others now, and it has reached none of them.
     """
+    refuse_while_main_is_imported()
     calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)

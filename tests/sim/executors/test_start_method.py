@@ -104,9 +104,26 @@ def main():
 if __name__ == "__main__":
     main()
 """
-UNGUARDED = """
+WORKERS = "ob.simulate(ob.fedavg(steps=2), learner=ob.NoTraining(4), workers=1)"
+UNGUARDED = f"""
 import offbeat as ob
-ob.simulate(ob.fedavg(steps=2), learner=ob.NoTraining(4), workers=1)
+{WORKERS}
+"""
+# Without a refusal, each worker says that the directory has a run already.
+UNGUARDED_LATER = f"""
+import offbeat as ob
+ob.simulate(ob.fedavg(steps=2), learner=ob.NoTraining(4), until=ob.Until(versions=2), out="first")
+{WORKERS}
+"""
+OWN_PROCESS = """
+import multiprocessing
+import offbeat as ob
+ob.simulate(ob.fedavg(steps=2), learner=ob.NoTraining(4), until=ob.Until(versions=2))
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=print)
+    process.start()
+    process.join()
+    raise SystemExit(process.exitcode)
 """
 NOTEBOOK = """
 del __file__  # as in a notebook, whose main module no other process can import
@@ -197,12 +214,22 @@ def test_a_ctrl_c_does_not_end_a_fork_server_that_still_imports(tmp_path: Path) 
         assert output.read() == "the same fork server\n"
 
 
-def test_a_script_without_a_guard(tmp_path: Path) -> None:
-    process, output = start(tmp_path, UNGUARDED)
+@pytest.mark.parametrize("script", [UNGUARDED, UNGUARDED_LATER], ids=["at once", "after another run"])
+def test_a_script_without_a_guard(script: str, tmp_path: Path) -> None:
+    process, output = start(tmp_path, script)
     output.close()
     _, errors = process.communicate(300)
     assert process.returncode == 1
     assert errors.count("Traceback") == 1  # the main process's own
+    assert "must do so under `if __name__ == '__main__':`" in errors.splitlines()[-1]
+
+
+@pytest.mark.thorough
+def test_a_process_of_the_scripts_own_without_a_guard_says_so_itself(tmp_path: Path) -> None:
+    process, output = start(tmp_path, OWN_PROCESS)
+    output.close()
+    _, errors = process.communicate(300)
+    assert process.returncode == 1
     assert "must do so under `if __name__ == '__main__':`" in errors.splitlines()[-1]
 
 

@@ -40,7 +40,13 @@ from offbeat.sim.executors.pool import (
     raise_failure,
 )
 from offbeat.sim.executors.shared_memory import Block
-from offbeat.sim.executors.start_method import UNGUARDED, adopt_environment, spawn_context, worker_context
+from offbeat.sim.executors.start_method import (
+    NEEDS_GUARD,
+    UNGUARDED,
+    adopt_environment,
+    spawn_context,
+    worker_context,
+)
 
 _UNPICKLABLE = PicklingError, AttributeError, TypeError, RuntimeError, NotImplementedError, RecursionError
 
@@ -99,16 +105,14 @@ class _ProcessPort:
     def spawn(self) -> None:
         ours, theirs = self._context.Pipe()
         arguments = dict(os.environ), theirs, Deferred((self._learner, self._objective))
-        process = self._context.Process(target=_work, args=arguments, daemon=True, name="offbeat-worker")
+        process = self._context.Process(target=_work, args=arguments, daemon=True)
         with main_hidden():
             try:
                 process.start()
             except ValueError:
                 # A fork server passes at most 252 file descriptors, one for each tensor.
                 self._context = spawn_context()
-                process = self._context.Process(
-                    target=_work, args=arguments, daemon=True, name="offbeat-worker"
-                )
+                process = self._context.Process(target=_work, args=arguments, daemon=True)
                 process.start()
         theirs.close()
         worker = self._workers[ours] = _Worker(process, ours)
@@ -190,10 +194,7 @@ class _ProcessPort:
         self._forget(worker)
         code = worker.process.exitcode
         if code == UNGUARDED:
-            raise UsageError(
-                "a script that simulates with workers must do so under `if __name__ == '__main__':`, as each "
-                "worker imports it"
-            ) from None
+            raise UsageError(NEEDS_GUARD) from None
         why = "is there enough memory?" if code == -signal.SIGKILL else "what they wrote before may say why"
         return Crashed(worker, f"workers died of it (last exit code {code}): {why}")
 

@@ -10,15 +10,24 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch.multiprocessing
 
+from offbeat.core.errors import UsageError
 from offbeat.signals import kept_from_children
 
 UNGUARDED = 79
-"""Exit code of a worker whose main module starts workers as it is imported."""
+"""Exit code of a worker whose main module simulates as it is imported."""
+NEEDS_GUARD = (
+    "a script that simulates with worker processes must do so under `if __name__ == '__main__':`, as each of "
+    "them imports it"
+)
+"""What the process that started such a worker says."""
+_WORKER = "offbeat-worker"
 
 
 def worker_context() -> Any:
@@ -27,16 +36,14 @@ def worker_context() -> Any:
     What a worker gets of this process is what `spawn` gives it: the main module imported under another name,
     the search path, the current directory. The environment is an argument of its own: `adopt_environment`.
     """
-    if _imports_main():
-        # A process that went on here would start workers without end.
-        os._exit(UNGUARDED)
+    refuse_while_main_is_imported()
     nested = multiprocessing.parent_process() is not None
     if nested or "forkserver" not in multiprocessing.get_all_start_methods():
         return spawn_context()
     # Some systems lack this module.
     from multiprocessing import forkserver, resource_tracker
 
-    context = torch.multiprocessing.get_context("forkserver")
+    context = _named("forkserver")
     context.set_forkserver_preload([name for name in sys.modules if name.partition(".")[0] == "offbeat"])
     try:
         # The tracker's start would unblock SIGINT here again.
@@ -51,14 +58,30 @@ def worker_context() -> Any:
     return context
 
 
-def _imports_main() -> bool:
-    """Whether this process is a worker that imports the main module, before it is given anything to do."""
-    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
+def refuse_while_main_is_imported() -> None:
+    """End a worker that imports a main module which simulates: it would do again what its parent does.
+
+    Raises:
+        UsageError: The process is no worker of ours, so nobody else would say why it ends.
+    """
+    process = multiprocessing.current_process()
+    if not getattr(process, "_inheriting", False):
+        return
+    if process.name == _WORKER:
+        os._exit(UNGUARDED)
+    raise UsageError(NEEDS_GUARD)
 
 
 def spawn_context() -> Any:
     """The context in which a worker process starts from nothing."""
-    return torch.multiprocessing.get_context("spawn")
+    return _named("spawn")
+
+
+def _named(method: str) -> Any:
+    """The context of a start method; its processes know by their name that they are workers of ours."""
+    context: Any = copy(torch.multiprocessing.get_context(method))
+    context.Process = partial(context.Process, name=_WORKER)
+    return context
 
 
 def adopt_environment(variables: Mapping[str, str]) -> None:
