@@ -21,7 +21,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import GUARD_RULE, Guard
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
-from offbeat.core.learner import Learner, NoTraining, metric_directions
+from offbeat.core.learner import Learner, NoTraining, check_learner, metric_directions
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
 from offbeat.core.privacy.noise import NOISE_RULE
@@ -31,6 +31,7 @@ from offbeat.core.release import Release
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.core.schedule_rule import described_rule
 from offbeat.core.streams import check_seed
+from offbeat.core.validation import check_type
 from offbeat.runs.extension import limits_meta
 from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord
@@ -40,6 +41,8 @@ ENDS = Until(versions=100)
 """Limits of a run for which none are given."""
 EACH_VERSION = Every(versions=1)
 """How often the global model is evaluated where nothing is said of it."""
+NEVER = Every()
+"""The evaluations of a run without any."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,8 @@ class Experiment:
         noise_rule: Number of the rule by which noise is drawn: that of the record where a run goes on.
 
     Raises:
-        UsageError: The algorithm is not an `Algorithm`, or the seed is out of its range.
+        UsageError: The algorithm is not an `Algorithm`, the seed is out of its range, or another value is
+            of a wrong kind.
     """
 
     algorithm: Algorithm
@@ -82,6 +86,16 @@ class Experiment:
                 f"a {type(self.algorithm).__name__} is not an Algorithm: call a factory, such as "
                 "offbeat.fedavg()"
             )
+        check_type("until", self.until, Until, "the run's limits, such as Until(seconds=60)")
+        check_type("evaluate", self.evaluate, Every, "Every(versions=…) or so, or None for never")
+        check_type("guard", self.guard, Guard | None, "Guard(…), or None for no guard")
+        check_type("privacy", self.privacy, Privacy | None, "Privacy(…), or None")
+        check_type(
+            "initial", self.initial, Initial | None,
+            "a .safetensors file, the directory of a finished run, or a model",
+        )  # fmt: skip
+        check_type("recipe", self.recipe, Mapping | None, "the mapping of a recipe")
+        check_learner(self.learner)
         object.__setattr__(self, "seed", check_seed(self.seed))
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import offbeat as ob
-from offbeat.core.limits import check_evaluated, check_found
+from offbeat.core.limits import check_evaluated, check_found, check_target
 
 
 def test_accuracy_is_short_for_a_metric() -> None:
@@ -112,3 +112,9 @@ def test_early_stopping_that_makes_no_sense(options: dict[str, Any]) -> None:
 
 def test_early_stopping_is_an_end_as_a_target_is() -> None:
     assert not ob.Until(early_stopping=ob.EarlyStopping("loss", 3)).never
+
+
+@pytest.mark.parametrize("target", ["0.8", True, nan])
+def test_a_target_that_is_no_number(target: Any) -> None:
+    with pytest.raises(ob.UsageError, match=r"target = .* is not allowed: give a finite number"):
+        check_target("accuracy", target)

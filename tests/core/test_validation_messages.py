@@ -10,6 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 import offbeat as ob
 from offbeat.core.validation import did_you_mean, format_error
 from offbeat.net import ServerOptions
+from offbeat.recipes.load import check
+
+RECIPE = {"clients": 2, "algorithm": {"name": "fedavg"}, "until": {"versions": 1}}
 
 
 class Inner(BaseModel):
@@ -105,3 +108,24 @@ def test_a_checked_dataclass_says_in_one_line_what_is_wrong() -> None:
         assert "\n" not in str(caught.value)
     with pytest.raises(ValidationError, match=r"until\.versions"):
         create_model("Holder", until=ob.Until).model_validate({"until": {"versions": 0}})
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda: ob.Training(lr=True), "Training: lr = True"),
+        (lambda: ob.Training(momentum=False), "Training: momentum = False"),
+        (lambda: ob.Until(versions=True), "Until: versions = True"),
+        (lambda: ob.fedavg(steps=True), "fedavg: steps = True"),
+        (lambda: ob.fedbuff(size=True), "fedbuff: size = True"),
+        (lambda: ob.fedasync(staleness={"kind": "polynomial", "a": True}), "staleness.polynomial.a = True"),
+        (lambda: check({**RECIPE, "clients": True}, "recipe"), "recipe: clients = True"),
+        (lambda: check({**RECIPE, "seed": False}, "recipe"), "recipe: seed = False"),
+        (lambda: check({**RECIPE, "training": {"lr": True}}, "recipe"), "recipe: training.lr = True"),
+    ],
+)
+def test_true_and_false_are_no_numbers(make: Callable[[], object], option: str) -> None:
+    """YAML reads `yes` and `on` as true."""
+    with pytest.raises(ob.UsageError) as caught:
+        make()
+    assert f"{option} is not allowed: should be a number" in str(caught.value)

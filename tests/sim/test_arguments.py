@@ -40,12 +40,60 @@ def test_numbers_of_numpys_are_recorded_as_pythons(tmp_path: Path) -> None:
         ({"label": "../x"}, "label = '../x' is not allowed: it names a directory"),
         ({"workers": 1.5}, r"workers = 1\.5 is not allowed"),
         ({"client_memory": -1}, "client_memory = -1 is not allowed: give a number of bytes from 0"),
+        ({"client_memory": "2"}, "client_memory = '2' is not allowed: give a number of bytes from 0"),
+        ({"seed": "0"}, "seed = '0' is not allowed: give an integer"),
+        ({"seed": True}, "seed = True is not allowed: give an integer"),
+        ({"workers": True}, "workers = True is not allowed"),
+        ({"checkpoint_seconds": "1"}, "checkpoint_seconds = '1' is not allowed: give seconds"),
+        ({"evaluate": 5}, r"evaluate = 5 is not allowed: give Every\("),
+        ({"evaluate": 0}, r"evaluate = 0 is not allowed: give Every\("),
+        ({"executor": "ray"}, r"executor = 'ray' is not allowed: give Batched\("),
+        ({"watch": 3}, "watch = 3 is not allowed: give a function"),
+        ({"callbacks": 3}, "callbacks = 3 is not allowed: give a list"),
+        ({"guard": 30}, r"guard = 30 is not allowed: give Guard\("),
+        ({"privacy": 1.0}, r"privacy = 1\.0 is not allowed: give Privacy\("),
+        ({"initial": 3}, r"initial = 3 is not allowed: give a \.safetensors file"),
+        ({"learner": 3}, "learner = 3 is not allowed, as it has no clients: give TorchLearner"),
+        ({"recipe": "digits"}, "recipe = 'digits' is not allowed: give the mapping"),
     ],
 )
 def test_what_is_not_allowed(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         ob.simulate(ob.fedavg(), WORLD, until=UNTIL, out=tmp_path / "run", **options)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("world", "options", "message"),
+    [
+        (ob.NoTraining(2), {}, r"world = NoTraining\(.* is not allowed: give World\("),
+        (WORLD, {"until": 3}, r"until = 3 is not allowed: give the run's limits, such as Until\("),
+    ],
+)
+def test_an_argument_of_another_kind(world: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ob.simulate(ob.fedavg(), world, **options)
+
+
+@pytest.mark.parametrize(
+    ("speed", "message"),
+    [
+        ([], r"seconds_per_step = \[\] is not allowed"),
+        ([[]], r"seconds_per_step\S* = \[\] is not allowed"),
+        (True, "seconds_per_step = True is not allowed: should be a number"),
+        (lambda client: 1.0, "seconds_per_step = .* is not allowed: should be a function of two numbers"),
+    ],
+)
+def test_speeds_that_are_none(speed: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ob.World(speed)
+
+
+@pytest.mark.parametrize("given", ["1.0", "x", None, 0.0])
+def test_a_speed_that_a_function_cannot_mean(given: Any) -> None:
+    world = ob.World(lambda client, task: given, clients=2)
+    with pytest.raises(UsageError, match=r"seconds_per_step\(\d, 0\) = .* is not allowed: return a number"):
+        ob.simulate(ob.fedavg(steps=1), world, until=UNTIL)
 
 
 def test_a_factory_that_was_not_called() -> None:

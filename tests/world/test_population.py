@@ -61,7 +61,9 @@ def test_a_function_is_asked_for_client_and_task_number():
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, inf, float("nan")])
 def test_a_function_must_give_a_positive_number(wrong):
-    with pytest.raises(UsageError, match=r"seconds_per_step\(3, 0\) = .* must be above 0"):
+    with pytest.raises(
+        UsageError, match=r"seconds_per_step\(3, 0\) = .* is not allowed: return a number above 0"
+    ):
         people(lambda client, task: wrong).task(3, 0)
 
 

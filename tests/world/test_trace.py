@@ -116,6 +116,7 @@ WRONG = {
     "line 2: up = 'inf' is not allowed: should be a finite": "client,up\n0,inf\n",
     "line 2: up = '1e999' is not allowed": "client,up\n0,1e999\n",
     "line 2: up = '10 Mbit' is not allowed: should be a valid number": "client,up\n0,10 Mbit\n",
+    "line 2: up = '1_0' is not allowed: should be a valid number": "client,up\n0,1_0\n",
     "line 2: latency = '-0.1' is not allowed": "client,latency\n0,-0.1\n",
     "line 2: latency = 'nan' is not allowed": "client,latency\n0,nan\n",
     "line 2: jitter = '1.5' is not allowed": "client,jitter\n0,1.5\n",

@@ -20,11 +20,12 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule import Task
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_steps, weighted_sum
 from offbeat.vectors.pool import POOL
 
-MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")]
+MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update"), NUMBER]
 
 
 def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:

@@ -39,6 +39,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.schedule import Schedule, Task, View
 from offbeat.core.streams import Purpose
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Proximal
 from offbeat.vectors.arithmetic import weighted_sum
@@ -47,7 +48,7 @@ from offbeat.vectors.chunked import for_each_chunk
 __all__ = ["TierWeights", "Tiers", "fedat"]
 
 Ratio = Annotated[
-    float, Field(gt=1, allow_inf_nan=False, description="ratio v of response times within a tier")
+    float, Field(gt=1, allow_inf_nan=False, description="ratio v of response times within a tier"), NUMBER
 ]
 ClientsPerTier = Annotated[
     Count | None, Field(description="clients in a tier's round; None means all of the tier")

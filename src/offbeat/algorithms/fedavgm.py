@@ -10,6 +10,7 @@ from offbeat.algorithms.option_types import Concurrency, Epochs, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
+from offbeat.core.types import NUMBER
 from offbeat.local.objectives import Plain
 
 
@@ -22,7 +23,7 @@ def fedavgm(
     epochs: Epochs = None,
     *,
     clients_per_round: Concurrency = None,
-    momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum β")] = 0.9,
+    momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum β"), NUMBER] = 0.9,
 ) -> Algorithm:
     """FedAvg whose step feeds a momentum: m := β m + step; w := w + m.
 

@@ -31,6 +31,7 @@ from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Tra
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
 from offbeat.core.schedule import Schedule, View
 from offbeat.core.staleness import PolynomialWeight, StalenessWeight
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
@@ -38,7 +39,7 @@ __all__ = ["CompassSchedule", "fedcompass"]
 
 QMin = Annotated[Count, Field(description="fewest local steps Q_min of a task")]
 QMax = Annotated[Count, Field(description="most local steps Q_max of a task")]
-Latest = Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ")]
+Latest = Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ"), NUMBER]
 SpeedMemory = Annotated[Memory, Field(description="share ρ of the old speed estimate kept")]
 
 

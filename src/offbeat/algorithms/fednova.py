@@ -11,6 +11,7 @@ from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.programme import programme
+from offbeat.core.types import NUMBER
 from offbeat.local.objectives import Plain, Proximal
 
 ClientRate = Annotated[
@@ -28,7 +29,7 @@ def fednova(
     epochs: Epochs = None,
     *,
     clients_per_round: Concurrency = None,
-    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum ρ of the clients' SGD")] = 0.0,
+    momentum: Annotated[float, Field(ge=0, lt=1, description="momentum ρ of the clients' SGD"), NUMBER] = 0.0,
     mu: ProximalWeight = 0.0,
     lr: ClientRate = None,
 ) -> Algorithm:

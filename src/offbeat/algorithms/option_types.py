@@ -4,13 +4,14 @@ from typing import Annotated
 
 from pydantic import Field
 
+from offbeat.core.types import NUMBER
 from offbeat.core.types import Count as Count
 from offbeat.core.types import NonNegative as NonNegative
 from offbeat.core.types import Positive as Positive
 from offbeat.core.types import Share as Share
 from offbeat.core.types import Whole as Whole
 
-Memory = Annotated[float, Field(ge=0, lt=1)]
+Memory = Annotated[float, Field(ge=0, lt=1), NUMBER]
 """Share of an old value that is kept in a running mean or a momentum."""
 
 Steps = Annotated[Count | None, Field(description="local steps Q of a task")]

@@ -12,6 +12,7 @@ import torch
 from offbeat.callbacks.callback import Callback, LiveRun
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.model import Model
+from offbeat.core.validation import check_type
 from offbeat.runs.schema import Metric
 from offbeat.version import __version__
 
@@ -57,6 +58,7 @@ class CallbackList:
     """
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
+        check_type("callbacks", callbacks, Sequence, "a list of callbacks")
         for number, callback in enumerate(callbacks):
             if not isinstance(callback, Callback):
                 raise UsageError(

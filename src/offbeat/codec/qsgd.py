@@ -44,6 +44,7 @@ from offbeat.codec.quantisation import (
 from offbeat.codec.selection import scatter
 from offbeat.codec.validation import check_size, checked
 from offbeat.core.codec import PayloadError
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 
 
@@ -56,7 +57,7 @@ class Qsgd:
         coding: "fixed" (the same bits for each coordinate) or "elias" (few bits for small levels).
     """
 
-    levels: Annotated[int, Field(ge=1, le=MOST_LEVELS)] = 4
+    levels: Annotated[int, Field(ge=1, le=MOST_LEVELS), NUMBER] = 4
     coding: Literal["fixed", "elias"] = "fixed"
     kind: Literal["qsgd"] = "qsgd"
 

@@ -21,7 +21,7 @@ from offbeat.codec.quantisation import MOST_LEVELS
 from offbeat.codec.selection import random_subset
 from offbeat.codec.sparse import Sparse
 from offbeat.codec.validation import Floats
-from offbeat.core.types import Indices, PositiveShare
+from offbeat.core.types import NUMBER, Indices, PositiveShare
 from offbeat.core.validation import checked_dataclass
 
 
@@ -35,7 +35,7 @@ class SparseQuantised(Sparse):
         unbiased: Whether the receiver scales the values by d/r.
     """
 
-    levels: Annotated[int, Field(ge=1, le=MOST_LEVELS)] = 4
+    levels: Annotated[int, Field(ge=1, le=MOST_LEVELS), NUMBER] = 4
     fraction: PositiveShare = 1.0
     unbiased: bool = False
     kind: Literal["sparse_quantised"] = "sparse_quantised"

@@ -15,7 +15,7 @@ from offbeat.codec.quantisation import MOST_LEVELS
 from offbeat.codec.selection import largest
 from offbeat.codec.sparse import Sparse
 from offbeat.codec.validation import Floats
-from offbeat.core.types import Indices, PositiveShare
+from offbeat.core.types import NUMBER, Indices, PositiveShare
 from offbeat.core.validation import checked_dataclass
 
 
@@ -28,7 +28,7 @@ class TopK(Sparse):
         fraction: At most ⌈fraction · d⌉ coordinates are kept, also without a budget; in (0, 1].
     """
 
-    levels: Annotated[int, Field(ge=1, le=MOST_LEVELS)] | None = None
+    levels: Annotated[int, Field(ge=1, le=MOST_LEVELS), NUMBER] | None = None
     fraction: PositiveShare = 1.0
     kind: Literal["top_k"] = "top_k"
 

@@ -53,6 +53,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.core.reads import read_numbers
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 
 GUARD_RULE = 4
@@ -76,7 +77,7 @@ class Guard:
             accepts.
     """
 
-    factor: Annotated[float, Field(ge=2, allow_inf_nan=False)] = 30.0
+    factor: Annotated[float, Field(ge=2, allow_inf_nan=False), NUMBER] = 30.0
 
 
 class Guarding(Protocol):

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from torch import Tensor
 
 from offbeat.core.buffers import own_buffers
+from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics, TaskId, Version
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
@@ -147,6 +148,17 @@ def metric_directions(learner: Learner) -> Mapping[str, bool]:
 
 PERSONAL = "personal."
 """Start of the names, in a client's state, of the model's tensors that stay at the client."""
+
+
+def check_learner(learner: object) -> None:
+    """Raises `UsageError` for what is neither None nor has what a run needs of a learner."""
+    needed = ("clients", "samples", "steps_per_epoch", "initial", "train", "evaluate")
+    missing = [name for name in needed if not hasattr(learner, name)]
+    if learner is not None and missing:
+        raise UsageError(
+            f"learner = {learner!r:.60} is not allowed, as it has no {missing[0]}: give TorchLearner(…), "
+            "LoopLearner(…), another Learner, or None to train nothing"
+        )
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import isfinite
+from numbers import Real
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -124,8 +125,8 @@ def check_target(metric: str | None, target: float | None, option: str = "target
     """
     if target is None:
         return
-    if not isfinite(target):
-        raise UsageError(f"{option} = {target:g} is not allowed: give a finite number")
+    if isinstance(target, bool) or not isinstance(target, Real) or not isfinite(target):
+        raise UsageError(f"{option} = {target!r} is not allowed: give a finite number")
     if NamedMetric.of(metric or "accuracy").is_share and not 0.0 < target <= 1.0:
         share = f"; for {target:g} % give {target / 100:g}" if 1 < target <= 100 else ""
         other = share + ("" if metric else "; or name another metric" if share else "; name another metric")

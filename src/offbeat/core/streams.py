@@ -142,6 +142,7 @@ def below(bound: int, rng: np.random.Generator) -> int:
 
 def check_seed(seed: int) -> int:
     """Return `seed`, an integer of Python or NumPy, as an int. Raises `UsageError` unless 0 ≤ seed < 2⁶³."""
-    if not (hasattr(seed, "__index__") and 0 <= (seed := index(seed)) < 2**63):
-        raise UsageError(f"seed = {seed} is not allowed: give an integer from 0 to 2^63 - 1")
+    # True and False are integers of Python, and here a mistake.
+    if isinstance(seed, bool) or not (hasattr(seed, "__index__") and 0 <= (seed := index(seed)) < 2**63):
+        raise UsageError(f"seed = {seed!r} is not allowed: give an integer from 0 to 2^63 - 1")
     return seed

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from difflib import get_close_matches
 from functools import partial, wraps
+from types import UnionType
 from typing import Any, TypeVar, cast, dataclass_transform, overload
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -57,6 +58,22 @@ def _checked_dataclass(cls: type[T], kw_only: bool) -> type[T]:
     made.__init__ = make
     found: type[T] = made
     return found
+
+
+def check_type(option: str, value: object, kinds: type | UnionType, wanted: str) -> None:
+    """Check the kind of an argument of a function; those of a checked dataclass are checked there.
+
+    Args:
+        option: Name of the argument.
+        value: Its value.
+        kinds: The class that it must be an instance of, or several: A | B.
+        wanted: What is allowed, for the error.
+
+    Raises:
+        UsageError: It is an instance of none of them.
+    """
+    if not isinstance(value, kinds):
+        raise UsageError(f"{option} = {value!r:.60} is not allowed: give {wanted}")
 
 
 def validated(kind: type[T], document: Mapping[str, Any], what: str) -> T:

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
-from offbeat.core.types import Count, Indices
+from offbeat.core.types import NUMBER, Count, Indices
 from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import Source
@@ -40,7 +40,7 @@ class TextOptions:
             of the vocabulary's. None means words.
     """
 
-    vocabulary: Annotated[int, Field(ge=2)] = 20_000
+    vocabulary: Annotated[int, Field(ge=2), NUMBER] = 20_000
     length: Count = 400
     tokenizer: str | None = None
 

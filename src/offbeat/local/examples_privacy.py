@@ -32,7 +32,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.words import WordStream
-from offbeat.core.types import Positive
+from offbeat.core.types import NUMBER, Positive
 from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Batch
 from offbeat.data.federated import FederatedData
@@ -74,7 +74,7 @@ class ExamplesPrivacy:
     noise: Positive = 1.0
     clip: Positive = 1.0
     epsilon: Positive | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1), NUMBER] = 1e-5
 
     def check_objective(self, objective: Objective) -> None:
         """Raises `UsageError` for an objective whose steps take more of the examples than a gradient."""

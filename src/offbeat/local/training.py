@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from offbeat.core.errors import UsageError
-from offbeat.core.types import Count, NonNegative, Positive, PositiveShare, Share
+from offbeat.core.types import NUMBER, Count, NonNegative, Positive, PositiveShare, Share
 from offbeat.core.validation import checked_dataclass, did_you_mean
 from offbeat.local.fast.sgd import SGD
 
@@ -125,7 +125,7 @@ class Training:
     lr: Positive = 0.1
     batch_size: Count = 32
     drop_last: bool = False
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.0
     weight_decay: NonNegative = 0.0
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     decay: Decay | None = None

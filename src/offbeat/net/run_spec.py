@@ -23,6 +23,7 @@ from offbeat.core.layout import Entry, Layout
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.schedule import Task
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import format_error
 from offbeat.experiment import Experiment
 from offbeat.local.description import describe_learner, model_of
@@ -48,7 +49,7 @@ def _printable(name: str) -> str:
 
 
 Name = Annotated[str, Field(max_length=_LONGEST_NAME), AfterValidator(_printable)]
-Size = Annotated[int, Field(ge=0, le=2**31)]
+Size = Annotated[int, Field(ge=0, le=2**31), NUMBER]
 
 
 class RunSpec(BaseModel):
@@ -81,15 +82,15 @@ class RunSpec(BaseModel):
     buffers: Buffers = "follow"
     codec: CodecSpec | None = None
     model: AnyModel
-    sample_shape: tuple[Annotated[int, Field(ge=1, le=2**31)], ...] | None = None
-    classes: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    sample_shape: tuple[Annotated[int, Field(ge=1, le=2**31), NUMBER], ...] | None = None
+    classes: Annotated[int, Field(ge=1, le=2**31), NUMBER] | None = None
     personal: tuple[Name, ...] = ()
     loss: Name = ""
     step: Name = ""
     evaluate: Name = ""
     metrics: dict[Name, Name] | None = None
     training: Training
-    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER]
     layout: tuple[tuple[Name, tuple[Size, ...], Name, Name], ...]
     frozen: Name = ""
     privacy: Privacy | None = None

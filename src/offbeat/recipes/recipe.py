@@ -11,7 +11,7 @@ from offbeat.core.labels import check_label
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.streams import check_seed
-from offbeat.core.types import Count, Finite
+from offbeat.core.types import NUMBER, Count, Finite
 from offbeat.core.validation import checked_dataclass
 from offbeat.data.datasets_by_name import DATASETS, dataset_options
 from offbeat.local.examples_privacy import ExamplesPrivacy
@@ -70,7 +70,7 @@ class Data(Section):
     test_samples: Count | None = None
     partition: Partition = DualDirichlet()
     drop_empty: bool = False
-    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    validation: Annotated[float, Field(ge=0, lt=1), NUMBER] = 0.0
     root: Count | None = None
     evaluate_on: Literal["test", "train"] = "test"
     standardize: str | None = None
@@ -183,7 +183,7 @@ class Recipe(Section):
     until: Until
     evaluate: Every = Every(versions=1)
     callbacks: tuple[str | dict[str, Any], ...] = ()
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), NUMBER] = 0
     seeds: Count = 3
     metric: str | None = None
     target: Finite | None = None

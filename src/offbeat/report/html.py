@@ -56,7 +56,7 @@ _TEMPLATES.filters["duration"] = duration_text
 
 def write_html(
     records: Sequence[RunRecord],
-    out: Path,
+    out: str | Path,
     *,
     target: float | None = None,
     metric: str | None = None,
@@ -109,6 +109,7 @@ def write_html(
         "privacy": privacy_figure(spent, styles) if spent else None,
         "participation": _panels(participation_panels(groups, activities), styles, "client"),
     }
+    out = Path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     page = _TEMPLATES.get_template("report.html").stream(
         title=title,

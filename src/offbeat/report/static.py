@@ -29,7 +29,7 @@ Form = Literal["png", "svg", "pdf"]
 
 def write_figures(
     records: Sequence[RunRecord],
-    directory: Path,
+    directory: str | Path,
     *,
     target: float | None = None,
     metric: str | None = None,
@@ -58,6 +58,7 @@ def write_figures(
     Raises:
         UsageError: As `make_table` does.
     """
+    directory = Path(directory)
     groups = group_runs(records)
     activities = read_activities(groups)
     evaluations = read_evaluations(groups)

@@ -8,6 +8,7 @@ and names a file for each, so a run is resumed without reading any of them.
 from collections import OrderedDict
 from collections.abc import Mapping
 from errno import EINVAL
+from numbers import Real
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -59,9 +60,11 @@ def client_model(directory: Path, client: ClientId) -> Tensors:
 
 def check_memory(limit: int | None) -> None:
     """Raises `UsageError` unless `limit` is a number of bytes or None."""
-    if limit is not None and not limit >= 0:
+    if limit is None:
+        return
+    if isinstance(limit, bool) or not isinstance(limit, Real) or not limit >= 0:
         raise UsageError(
-            f"client_memory = {limit} is not allowed: give a number of bytes from 0, or None for no limit"
+            f"client_memory = {limit!r} is not allowed: give a number of bytes from 0, or None for no limit"
         )
 
 

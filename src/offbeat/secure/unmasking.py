@@ -20,6 +20,7 @@ from pydantic import Field
 from offbeat.core.errors import RunError
 from offbeat.core.events import TaskId
 from offbeat.core.privacy.sums import Integers
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 from offbeat.secure.committee import Committee, Entry
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry, WarnOperator
@@ -39,8 +40,8 @@ class UnmaskingTimes:
         give_up: Seconds after which the release fails. None means never.
     """
 
-    timeout: Annotated[float, Field(ge=1, le=3600)] = 30.0
-    give_up: Annotated[float, Field(gt=0)] | None = 3600.0
+    timeout: Annotated[float, Field(ge=1, le=3600), NUMBER] = 30.0
+    give_up: Annotated[float, Field(gt=0), NUMBER] | None = 3600.0
 
 
 class UnmaskingPhase(Enum):

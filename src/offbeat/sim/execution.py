@@ -1,8 +1,10 @@
 """Execution of a simulation on this machine: processes, memory and checkpoints, apart from the experiment."""
 
 from dataclasses import dataclass
+from numbers import Real
 
 from offbeat.core.errors import UsageError
+from offbeat.core.validation import check_type
 from offbeat.runs.client_states import check_memory
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
@@ -40,17 +42,21 @@ class Execution:
     def __post_init__(self) -> None:
         """Check each value."""
         workers = self.workers
-        if not (hasattr(workers, "__index__") and workers >= 0):
+        if isinstance(workers, bool) or not (hasattr(workers, "__index__") and workers >= 0):
             raise UsageError(
-                f"workers = {workers} is not allowed: give 0 to train in this process, or a number of "
+                f"workers = {workers!r} is not allowed: give 0 to train in this process, or a number of "
                 "worker processes"
             )
+        check_type("executor", self.executor, Batched | OnRay | None, "Batched(…), OnRay(…), or None")
         if workers and self.executor is not None:
             raise UsageError(
                 f"workers = {workers} is not allowed beside an executor: Batched trains in this process, "
                 f"OnRay(workers={workers}) on as many"
             )
         check_memory(self.client_memory)
+        pause = self.checkpoint_seconds
+        if isinstance(pause, bool) or not isinstance(pause, Real) or not pause >= 0:
+            raise UsageError(f"checkpoint_seconds = {pause!r} is not allowed: give seconds of at least 0")
 
     @property
     def batched(self) -> bool:

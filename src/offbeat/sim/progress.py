@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
 from offbeat.sim.simulation import Simulation
 
@@ -41,6 +42,12 @@ class Progress:
 
 
 Watcher = Callable[[Progress], None]
+
+
+def check_watcher(watch: object) -> None:
+    """Raises `UsageError` for what can watch no progress, and is not None."""
+    if watch is not None and not callable(watch):
+        raise UsageError(f"watch = {watch!r:.60} is not allowed: give a function of a Progress, or None")
 
 
 class ProgressMeter:

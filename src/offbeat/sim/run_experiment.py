@@ -32,7 +32,7 @@ from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.executors.start import started
 from offbeat.sim.executors.start_method import refuse_while_main_is_imported
 from offbeat.sim.observed import ObservedRecorder
-from offbeat.sim.progress import Watcher
+from offbeat.sim.progress import Watcher, check_watcher
 from offbeat.sim.restore import final_model, restore
 from offbeat.sim.result import MemoryRecorder, Run
 from offbeat.sim.simulated_run import SimulatedRun
@@ -51,6 +51,7 @@ def simulate_experiment(
 ) -> Run:
     """Run an experiment in virtual time; arguments as of `offbeat.simulate`."""
     refuse_while_main_is_imported()
+    check_watcher(watch)
     calls = CallbackList(callbacks)
     planned = SimulatedRun.of(experiment, world)
     with calls.exceptions():
@@ -94,6 +95,7 @@ def resume_experiment(
     One that has ended goes on where its limits are others now, and it has reached none of them.
     """
     refuse_while_main_is_imported()
+    check_watcher(watch)
     calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)

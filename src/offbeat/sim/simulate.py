@@ -11,7 +11,7 @@ from offbeat.core.labels import check_label
 from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
 from offbeat.core.privacy.privacy_options import Privacy
-from offbeat.experiment import EACH_VERSION, ENDS, Experiment
+from offbeat.experiment import EACH_VERSION, ENDS, NEVER, Experiment
 from offbeat.runs.extension import recorded_until
 from offbeat.runs.initial import Initial
 from offbeat.runs.record import read_run
@@ -87,8 +87,9 @@ def simulate(
         check_label(label, "label =")
     execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
-        algorithm, learner, seed, until, evaluate or Every(), guard, privacy, initial, label, recipe
-    )
+        algorithm, learner, seed, until, NEVER if evaluate is None else evaluate, guard, privacy, initial,
+        label, recipe,
+    )  # fmt: skip
     return simulate_experiment(experiment, world, execution, out=out, watch=watch, callbacks=callbacks)
 
 
@@ -147,7 +148,7 @@ def resume(
     """
     execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
-        algorithm, learner, until=until or recorded_until(read_run(directory)) or ENDS,
-        evaluate=evaluate or Every(), guard=guard, privacy=privacy, initial=initial,
+        algorithm, learner, until=(recorded_until(read_run(directory)) or ENDS) if until is None else until,
+        evaluate=NEVER if evaluate is None else evaluate, guard=guard, privacy=privacy, initial=initial,
     )  # fmt: skip
     return resume_experiment(directory, experiment, world, execution, watch=watch, callbacks=callbacks)

@@ -12,6 +12,7 @@ from offbeat.core.features import Feature
 from offbeat.core.learner import ClientEvaluator, Learner
 from offbeat.core.limits import NEVER_ENDS, check_evaluated
 from offbeat.core.privacy.privacy_options import rounded_up
+from offbeat.core.validation import check_type
 from offbeat.experiment import Experiment, PreparedRun
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.description import describe_learner, describe_training
@@ -132,6 +133,7 @@ def _check_held_out(learner: Learner | None, at: str) -> None:
 
 
 def _check(experiment: Experiment, world: World) -> None:
+    check_type("world", world, World, "World(…), the speeds and links of the clients")
     algorithm, every = experiment.algorithm, experiment.evaluate
     if Feature.RADIO in algorithm.requires and world.channel is None:
         raise UsageError(f"{algorithm.name} needs a world with a channel: give world.channel")

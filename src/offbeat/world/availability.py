@@ -5,11 +5,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from offbeat.core.types import NonNegative, Positive, PositiveShare
+from offbeat.core.types import NUMBER, NonNegative, Positive, PositiveShare
 from offbeat.core.validation import checked_dataclass
 from offbeat.world.laws import Law
 
-Probability = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1), NUMBER]
 Interval = tuple[NonNegative, Positive | None]
 
 

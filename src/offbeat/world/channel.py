@@ -22,11 +22,11 @@ from pydantic import Field
 
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, StreamCursor, check_seed
-from offbeat.core.types import Count, NonNegative, Positive
+from offbeat.core.types import NUMBER, Count, NonNegative, Positive
 from offbeat.core.validation import checked_dataclass
 from offbeat.world.laws import Law, PerClient, check_length, of_client
 
-Decibels = Annotated[float, Field(ge=-300, le=300)]
+Decibels = Annotated[float, Field(ge=-300, le=300), NUMBER]
 OfIterations = Annotated[list[NonNegative], Field(min_length=1)]
 
 
@@ -42,7 +42,7 @@ class Shadowing:
             client and iteration.
     """
 
-    sigma_db: Annotated[float, Field(ge=0, le=100)]
+    sigma_db: Annotated[float, Field(ge=0, le=100), NUMBER]
     per: Literal["client", "draw"] = "client"
 
     def draw(self, rng: np.random.Generator) -> float:

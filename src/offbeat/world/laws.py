@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from offbeat.core.errors import UsageError
-from offbeat.core.types import NonNegative, Positive, Share
+from offbeat.core.types import NUMBER, NonNegative, Positive, Share
 from offbeat.core.validation import checked_dataclass
 from offbeat.lazy import listing
 
@@ -97,7 +97,7 @@ class Ratio:
     """U(fastest, ratio · fastest) (FedASMU: training times with ratios 5, 110 and 440)."""
 
     fastest: Positive
-    ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    ratio: Annotated[float, Field(ge=1, allow_inf_nan=False), NUMBER]
     law: Literal["ratio"] = "ratio"
 
     @model_validator(mode="after")
@@ -123,7 +123,7 @@ class MeanRatio:
     """
 
     mean: Positive
-    ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    ratio: Annotated[float, Field(ge=1, allow_inf_nan=False), NUMBER]
     law: Literal["mean_ratio"] = "mean_ratio"
 
     @model_validator(mode="after")
@@ -169,7 +169,7 @@ class Zipf:
     """Zipf distribution, long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
 
     unit: Positive
-    a: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
+    a: Annotated[float, Field(gt=1, allow_inf_nan=False), NUMBER] = 2.0
     law: Literal["zipf"] = "zipf"
 
     def draw(self, rng: np.random.Generator) -> float:

@@ -180,9 +180,14 @@ class Population:
         """A task's speed where the world lists or computes it."""
         speed = self._world.seconds_per_step
         if callable(speed):
-            seconds = float(speed(client, number))
+            given = speed(client, number)
+            # A text can be a number for `float`, but has no value of one.
+            seconds = float(given) if hasattr(given, "__float__") else -1.0
             if not 0 < seconds < _FOREVER:
-                raise UsageError(f"seconds_per_step({client}, {number}) = {seconds} must be above 0")
+                raise UsageError(
+                    f"seconds_per_step({client}, {number}) = {given!r:.60} is not allowed: return a number "
+                    "above 0"
+                )
             return seconds
         assert isinstance(speed, list)
         own = speed[client]

@@ -222,6 +222,9 @@ def _values(column: str, clients: list[_TracedClient]) -> list[float | None] | f
 
 
 def _number(column: str, cell: str) -> float:
+    # Python's own numbers may have underscores; a file with one has a slip.
+    if "_" in cell:
+        raise UsageError(f"{column} = {cell!r} is not allowed: should be a valid number")
     try:
         return _CHECKS[column](cell)
     except ValidationError as error:

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from inspect import signature
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count, Positive, Share
@@ -14,8 +15,8 @@ from offbeat.world.channel import Channel
 from offbeat.world.laws import Constant, Law, check_length
 from offbeat.world.network import Network
 
-OfTasks = Annotated[list[Positive], Field(min_length=1)]
-Speed = Law | list[Positive] | list[OfTasks] | Callable[[int, int], float] | Positive
+Numbers = Annotated[list[Positive], Field(min_length=1)]
+Speed = Law | Numbers | Annotated[list[Numbers], Field(min_length=1)] | Callable[[int, int], float] | Positive
 
 
 @checked_dataclass
@@ -49,6 +50,21 @@ class World:
     availability: Availability = Availability()
     channel: Channel | None = None
     equal_epochs: bool = False
+
+    @field_validator("seconds_per_step")
+    @classmethod
+    def _of_two_numbers(cls, speed: Speed) -> Speed:
+        if callable(speed):
+            try:
+                arguments = signature(speed)
+            except ValueError:
+                # What C code defines may have no signature.
+                return speed
+            try:
+                arguments.bind(0, 0)
+            except TypeError:
+                raise ValueError("should be a function of two numbers: client and task") from None
+        return speed
 
     @model_validator(mode="after")
     def _law_to_redraw(self) -> Self:

@@ -34,6 +34,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.saved_state import to_plain
 from offbeat.core.schedule import Schedule, ScheduleWrapper, View
 from offbeat.core.streams import Purpose
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 
 AskEvery = Annotated[
@@ -110,7 +111,7 @@ class LearnedTiming:
     q_rate: Annotated[Share, Field(description="learning rate κ of the Q-table")] = 0.5
     discount: Annotated[Share, Field(description="discount ψ of the Q-table")] = 0.5
     epsilon: Annotated[Share, Field(description="probability ε of a random choice")] = 0.2
-    hidden: Annotated[int, Field(ge=1, le=1024, description="width of the LSTM")] = 8
+    hidden: Annotated[int, Field(ge=1, le=1024, description="width of the LSTM"), NUMBER] = 8
     kind: Literal["learned"] = "learned"
 
     def initial(self) -> Experience:

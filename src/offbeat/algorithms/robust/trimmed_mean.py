@@ -11,12 +11,13 @@ from torch import Tensor
 from offbeat.algorithms.robust.rule import Rule
 from offbeat.core.layout import Layout
 from offbeat.core.model import Tensors
+from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import map_chunks
 from offbeat.vectors.sorting import middle_of_sorted
 
-Beta = Annotated[float, Field(ge=0, lt=0.5, description="share β dropped at either end")]
+Beta = Annotated[float, Field(ge=0, lt=0.5, description="share β dropped at either end"), NUMBER]
 ROUNDING = 1e-9
 
 

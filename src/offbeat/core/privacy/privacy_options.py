@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from offbeat.core.privacy.refusals import Refusal
-from offbeat.core.types import Count, Positive, PositiveShare
+from offbeat.core.types import NUMBER, Count, Positive, PositiveShare
 from offbeat.core.validation import checked_dataclass
 
 MOST = 4096  # updates of a release
@@ -30,7 +30,7 @@ class Budget:
     """
 
     epsilon: Positive | None = None
-    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+    delta: Annotated[float, Field(gt=0, lt=1), NUMBER] = 1e-5
 
 
 @checked_dataclass
@@ -49,9 +49,9 @@ class Noise:
             zero-concentrated differential privacy, which is stricter.
     """
 
-    multiplier: Annotated[float, Field(gt=0, le=1000)] | None = None
+    multiplier: Annotated[float, Field(gt=0, le=1000), NUMBER] | None = None
     releases: Count | None = None
-    bands: Annotated[int, Field(ge=1, le=64)] = 1
+    bands: Annotated[int, Field(ge=1, le=64), NUMBER] = 1
     budget: Budget = Budget()
     accounting: Literal["gdp", "zcdp"] = "gdp"
 
@@ -143,9 +143,9 @@ class Privacy:
 
     clip: Positive | None = None
     weight_bits: WeightBits | None = None
-    least: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    most: Annotated[int, Field(ge=1, le=MOST)] | None = None
-    dominance: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    least: Annotated[int, Field(ge=1, le=MOST), NUMBER] | None = None
+    most: Annotated[int, Field(ge=1, le=MOST), NUMBER] | None = None
+    dominance: Annotated[float, Field(gt=0, lt=1), NUMBER] = 0.5
     colluding_clients: Count = 1
     full_weight: Count | None = None
     full_share: PositiveShare | None = None

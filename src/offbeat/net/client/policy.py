@@ -21,7 +21,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.releases import noise_multiplier
-from offbeat.core.types import Count, Positive
+from offbeat.core.types import NUMBER, Count, Positive
 from offbeat.core.validation import checked_dataclass
 
 
@@ -82,7 +82,7 @@ class SitePolicy:
     clip: Positive | None = None
     noise: Positive | None = None
     epsilon: Positive | None = None
-    delta: Annotated[float | None, Field(gt=0, lt=1)] = None
+    delta: Annotated[float | None, Field(gt=0, lt=1), NUMBER] = None
     least: Count | None = None
     colluding: Count | None = None
     labels: bool = True
