@@ -14,6 +14,7 @@ from functools import partial, wraps
 from os import system
 from pathlib import Path
 import offbeat as ob
+from offbeat import parts as p
 
 Path("imported").touch()
 
@@ -48,6 +49,10 @@ class Box:
 class Larger(Box):
     pass
 
+@p.algorithm(paper="none", kind="asynchronous")
+def method(steps: p.Steps = None):
+    return ob.fedasync(steps)
+
 shared = ob.expose(partial(int, "5"))
 ob.expose(noted)
 """
@@ -58,7 +63,7 @@ def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("a_ward.py").write_text(WARD, encoding="utf-8")
-    Path("another_ward.py").write_text("from a_ward import make, noted, Box\n", encoding="utf-8")
+    Path("another_ward.py").write_text("from a_ward import make, method, noted, Box\n", encoding="utf-8")
     yield
     for name in ("a_ward", "another_ward"):
         sys.modules.pop(name, None)
@@ -105,6 +110,16 @@ def test_a_module_that_is_not_allowed_is_not_imported(allow: list[str]) -> None:
             use("a_ward:make", "the model")
         assert "\n" not in str(it.value)
     assert not Path("imported").exists()
+
+
+def test_an_algorithm_is_exposed_where_it_is_defined() -> None:
+    """It is there to be named in recipes; nothing is imported before its module is allowed."""
+    with pytest.raises(NotAllowedError, match="imports nothing by itself"):
+        ob.Allowed.of([]).load("a_ward:method", "algorithm")
+    assert not Path("imported").exists()
+    assert ob.Allowed.of(["a_ward"]).load("a_ward:method", "algorithm")(steps=2).name == "method"
+    with pytest.raises(NotAllowedError, match="does not expose method"):
+        ob.Allowed.of(["another_ward"]).load("another_ward:method", "algorithm")
 
 
 def test_a_text_that_is_no_name_is_refused() -> None:

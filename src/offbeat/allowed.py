@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from offbeat.core.errors import UsageError
-from offbeat.named import load_named
+from offbeat.named import EXPOSED, load_named
 
 T = TypeVar("T")
-_MARK = "__offbeat_exposed__"
 
 
 class NotAllowedError(UsageError):
@@ -26,7 +25,8 @@ def expose(named: T) -> T:
     """Declare that a recipe, a run's directory or a server may name this function: a decorator.
 
     Whoever allows the function's module lets them call the function with their arguments: `--allow MODULE`,
-        in Python `allow=["MODULE"]`. A class or an object, such as a metric, can be exposed too.
+        in Python `allow=["MODULE"]`. A class or an object, such as a metric, can be exposed too. A factory
+        that `parts.algorithm` decorates is exposed already.
 
     Args:
         named: The function, class or object.
@@ -38,7 +38,7 @@ def expose(named: T) -> T:
         UsageError: The object cannot be marked.
     """
     try:
-        setattr(named, _MARK, True)
+        setattr(named, EXPOSED, True)
     except (AttributeError, TypeError):
         raise UsageError(
             f"a {type(named).__name__} cannot be exposed: expose a function that returns it, or allow it by "
@@ -160,7 +160,7 @@ def is_entry(name: str) -> bool:
 def _is_exposed(found: Any, module: str) -> bool:
     """Whether an object is exposed, and a function or a class defined by the module itself."""
     inner = unwrap(found) if callable(found) else found
-    if not any(getattr(own, "__dict__", {}).get(_MARK) is True for own in (found, inner)):
+    if not any(getattr(own, "__dict__", {}).get(EXPOSED) is True for own in (found, inner)):
         return False
     return not (isroutine(inner) or isclass(inner)) or inner.__module__ == module
 

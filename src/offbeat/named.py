@@ -11,6 +11,9 @@ from typing import Any
 
 from offbeat.core.errors import OffbeatError, UsageError
 
+EXPOSED = "__offbeat_exposed__"
+"""Attribute of what its module lets files and messages name, once a person allows the module."""
+
 
 def load_named(text: str, option: str, *, in_directory: bool = True) -> Any:
     """Import an object by a name that the person has typed; `Allowed.load` is for the names of others.

@@ -73,8 +73,10 @@ def test_the_csv_has_every_evaluation_of_every_run_unrounded() -> None:
 
 def test_runs_without_evaluations_at_clients_have_no_figure_and_no_section(tmp_path: Path) -> None:
     assert client_values({"a": [FakeRun("a")]}) == {}
-    assert not [path for path in write_figures([FakeRun("a")], tmp_path) if "clients" in path.name]
-    assert "h-clients" not in write_html([FakeRun("a")], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert not [path for path in write_figures([FakeRun("a")], str(tmp_path)) if "clients" in path.name]
+    assert "h-clients" not in write_html([FakeRun("a")], str(tmp_path / "page.html")).read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.thorough

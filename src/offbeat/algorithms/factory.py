@@ -14,6 +14,7 @@ from offbeat.algorithms.hyperparameters import HyperParameter, kind_of, option_c
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import OptionError, did_you_mean, format_error, most_relevant
+from offbeat.named import EXPOSED
 
 P = ParamSpec("P")
 _OF_A_FUNCTION = ("__doc__", "__module__", "__name__", "__qualname__")
@@ -38,6 +39,8 @@ class Factory(Generic[P]):
 
     def __post_init__(self) -> None:
         self.__dict__.update((name, getattr(self.make, name)) for name in _OF_A_FUNCTION)
+        # An algorithm is made to be named in recipes, and checks what it is given.
+        self.__dict__[EXPOSED] = True
 
     def __get__(self, instance: object, owner: type | None = None) -> Self:
         """The factory itself. `pydoc` takes what has `__get__` for a routine and shows its signature."""
