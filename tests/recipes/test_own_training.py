@@ -122,6 +122,21 @@ def test_a_run_has_the_users_loss_and_metrics(recipe: str, tmp_path: Path) -> No
     assert read_run(tmp_path / "run").recipe["loss"] == "clinic_task:focal"
 
 
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ((), "data.partition = iid divides nothing: data.dataset clinic_task:divided returned data"),
+        (("data.partition={kind: dual_dirichlet}",), ""),
+    ],
+)
+def test_a_partition_of_data_that_are_divided_is_told_of(
+    sets: tuple[str, ...], said: str, recipe: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner(recipe, "data.dataset=clinic_task:divided", *sets)
+    assert said in caplog.text
+    assert bool(caplog.text) == bool(said)
+
+
 def test_a_comparison_of_a_users_module_from_the_command_line(recipe: str) -> None:
     result = CliRunner().invoke(
         app, ["compare", recipe, "--out", "runs", "--jobs", "1", "--allow", "clinic_task"]

@@ -1,6 +1,6 @@
 """Load recipes: find, read, change and check them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
@@ -38,8 +38,9 @@ def load_recipe(
 
     Args:
         name: Path of a YAML file, or name of a built-in recipe.
-        sets: Changes `section.key=value` with a YAML value, applied after the scales. A path in `world.trace`
-            or `initial` is relative to the current directory, one in the recipe to the recipe's own.
+        sets: Changes `section.key=value` with a YAML value, applied after the scales. A path in them
+            (`world.trace`, `initial`, `data.partition.path`) is relative to the current directory, one in the
+            recipe to the recipe's own.
         scales: Names of the recipe's own sets of changes, applied in this order.
         seed: The seed. None means the recipe's own.
         sweeps: Values of further keys of its `sweep`, `section.key=value,value,…` each.
@@ -62,7 +63,7 @@ def load_recipe(
     for changes in _label_changes(document):
         inline_label_trace(changes, path.parent)
     for section in (document, *_label_changes(document)):
-        _resolve_initial(section, path.parent)
+        _resolve_paths(section, path.parent)
     for text in sweeps:
         key, values = _assignment(text, "--sweep", "section.key=value,value", "[{}]")
         document["sweep"] = {**_mapping(document, "sweep"), key: values}
@@ -89,7 +90,7 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
         }
         document["algorithm"] = algorithm | {"set": algorithm["set"] | options}
     inline_trace(document)
-    _resolve_initial(document, Path.cwd())
+    _resolve_paths(document, Path.cwd())
     return check(document, source)
 
 
@@ -139,7 +140,7 @@ def own_recipe(
     where = ": ".join(filter(None, [source, f"label {spec.get('label', spec['name'])}"]))
     for key, value in changes.items():
         change(document, key, deepcopy(value), where)
-    _resolve_initial(document, Path.cwd())
+    _resolve_paths(document, Path.cwd())
     return _validated(document, where).model_copy(update=beside)
 
 
@@ -225,10 +226,26 @@ def _mapping(section: dict[str, Any], key: str, path: str = "") -> dict[str, Any
     return value
 
 
-def _resolve_initial(section: dict[str, Any], directory: Path) -> None:
-    """Make the path of initial weights absolute: a run may be resumed from another directory."""
-    if isinstance(section.get("initial"), str):
-        section["initial"] = str((directory / section["initial"]).absolute())
+def _resolve_paths(section: dict[str, Any], directory: Path) -> None:
+    """Make paths absolute: a run may be resumed from another directory.
+
+    They are those of initial weights and of a partition's file.
+    """
+    for dotted in ("initial", "data.partition.path"):
+        for holder, key in _holders(section, dotted):
+            holder[key] = str((directory / holder[key]).absolute())
+
+
+def _holders(section: dict[str, Any], dotted: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where a section has texts under a dotted key, whose parts may be keys of sections within it."""
+    parts = dotted.split(".")
+    for count in range(1, len(parts) + 1):
+        key, rest = ".".join(parts[:count]), ".".join(parts[count:])
+        inner = section.get(key)
+        if rest and isinstance(inner, dict):
+            yield from _holders(inner, rest)
+        elif not rest and isinstance(inner, str):
+            yield section, key
 
 
 def _label_changes(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Functions of users' modules in a recipe, by name "module:function": data, loss, step and metrics."""
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
@@ -19,6 +20,9 @@ from offbeat.local.losses import LOSSES
 from offbeat.metrics.metrics_by_name import Wanted
 from offbeat.named import named_errors
 from offbeat.recipes.recipe import Data, Recipe
+from offbeat.world.partitions import DualDirichlet
+
+log = logging.getLogger(__name__)
 
 
 def own_data(recipe: Recipe, allow: Allow = NOTHING) -> FederatedData:
@@ -46,6 +50,12 @@ def own_data(recipe: Recipe, allow: Allow = NOTHING) -> FederatedData:
                 f"data.validation = {data.validation:g} is not allowed: {where} returned data that are "
                 "divided already; leave it out, and let the function give federate(…, validation=…)"
             )
+        if data.partition != DualDirichlet():
+            # A run that was recorded with one goes on, so this is no error.
+            log.warning(
+                "data.partition = %s divides nothing: %s returned data that are divided already",
+                data.partition.kind, where,
+            )  # fmt: skip
         return made
     try:
         train, test = _train_and_test(made, data.label)
@@ -80,10 +90,10 @@ def labels_of(train: Samples, data: Data) -> Any:
     known = class_labels(train)
     if known is not None:
         return known.numpy()
-    if data.partition.kind not in ("iid", "natural"):
+    if data.partition.kind not in ("iid", "natural", "file"):
         raise UsageError(
             f"data.partition {data.partition.kind!r} divides by class, which data.dataset {data.dataset} has "
-            "not: return a Dataset with classes, or divide by iid or natural"
+            "not: return a Dataset with classes, or divide by iid, natural or file"
         )
     return np.zeros(len(train), dtype=np.int64)
 

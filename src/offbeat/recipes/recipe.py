@@ -78,6 +78,16 @@ class Data(Section):
     classes: Count | None = None
 
     @model_validator(mode="after")
+    def _with_a_file(self) -> Self:
+        """Refuse to take samples away that a partition's file counts."""
+        if self.partition.kind == "file" and (self.samples, self.root) != (None, None):
+            raise ValueError(
+                "data.samples and data.root take samples out of the train set, whose indices the file of "
+                "data.partition has: leave them out, and write a file with fewer indices"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _for_own_data(self) -> Self:
         """Refuse options that are for built-in datasets only, or only for the user's own."""
         is_function = ":" in (self.dataset or "")

@@ -20,10 +20,12 @@ from pydantic import Field, model_validator
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NUMBER, Count, Indices, NonNegative, Positive, Whole
 from offbeat.core.validation import checked_dataclass
+from offbeat.world.partition_file import FromFile
 
 __all__ = [
     "ClassPartition",
     "DualDirichlet",
+    "FromFile",
     "Iid",
     "LabelDirichlet",
     "Natural",
@@ -297,7 +299,8 @@ class Natural:
 
 
 Partition = Annotated[
-    Iid | Shards | ClassPartition | DualDirichlet | LabelDirichlet | Natural, Field(discriminator="kind")
+    Iid | Shards | ClassPartition | DualDirichlet | LabelDirichlet | Natural | FromFile,
+    Field(discriminator="kind"),
 ]
 """Any partition; `kind` discriminates."""
 
