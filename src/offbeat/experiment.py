@@ -260,7 +260,10 @@ class PreparedRun:
         """
         check_entry(record, "algorithm", self.described)
         check_entry(record, "privacy", self.privacy)
-        for what, now in {"guard": self.described_guard, **driven}.items():
+        entries = {"guard": self.described_guard, **driven}
+        # The learner comes last, since names of its functions may differ where nothing else does.
+        for what in sorted(entries, key=lambda what: what == "learner"):
+            now = entries[what]
             if now is not None and record.meta.get(what) is not None:
                 check_entry(record, what, now)
         self.check_initial(record)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 import offbeat as ob
 from offbeat.runs.extension import recorded_until
@@ -12,7 +13,7 @@ from offbeat.runs.files import read_tensors
 from offbeat.runs.verify import verify
 from tests.options import FEW
 from tests.sampling import mostly_thorough, thorough
-from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, make, on_disk, outcome
+from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make, on_disk, outcome
 from tests.sim.test_interruption import Interrupting
 
 FIRST, THEN = ob.Until(tasks=31), ob.Until(tasks=60)
@@ -195,3 +196,18 @@ def test_limits_of_an_earlier_version(learner: ob.TorchLearner, tmp_path: Path) 
     database.close()
     assert recorded_until(ob.read_run(tmp_path / "run")) is None
     assert resumed(tmp_path / "run", learner, "fedbuff", THEN).summary.tasks == 31
+
+
+def test_what_differs_is_told_before_the_place_of_a_lambda(tmp_path: Path) -> None:
+    data = digits().data
+
+    def linear() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+    def learner(lr: float) -> ob.TorchLearner:
+        return ob.TorchLearner(lambda: linear(), data, ob.Training(lr=lr))
+
+    other = ob.TorchLearner(lambda: linear(), data, ob.Training(lr=0.2))
+    ob.simulate(ob.fedavg(steps=1), learner=learner(0.1), until=ob.Until(versions=1), out=tmp_path / "run")
+    with pytest.raises(ob.RunError, match=r"was started with another training: lr was 0\.1, now it is 0\.2"):
+        ob.resume(tmp_path / "run", ob.fedavg(steps=1), learner=other, until=ob.Until(versions=2))

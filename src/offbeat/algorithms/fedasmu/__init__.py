@@ -70,7 +70,7 @@ MOVED = {
 }
 """Options that have moved into option objects, for runs and recipes from before."""
 Size = Annotated[Count, Field(description="clients triggered at a time m'")]
-Period = Annotated[Positive, Field(description="seconds 𝒯 between triggers")]
+Period = Annotated[Positive, Field(description="seconds 𝒯 between triggers, for tasks about as long")]
 Threshold = Annotated[
     Count | None, Field(description="a trigger counts while fewer train; None means always")
 ]
@@ -158,7 +158,7 @@ def fedasmu(
 
     w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i. After l* epochs a client
     merges the current model: w := (1 − β) w + β w_g. A task has five local epochs if neither `steps` nor
-    `epochs` is given, because a request needs two. The paper gives m' = 10, 𝒯 = 10, τ_max = 99 and the
+    `epochs` is given, because a request needs two: a task of one epoch never asks. The paper gives m' = 10, 𝒯 = 10, τ_max = 99 and the
     rates. The threshold, the start of λ, σ, ι, γ, υ, and μ_α and μ_β are our choice.
     """
     local = programme(steps, epochs, otherwise=5)
