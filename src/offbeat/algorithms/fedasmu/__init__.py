@@ -158,8 +158,9 @@ def fedasmu(
 
     w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i. After l* epochs a client
     merges the current model: w := (1 − β) w + β w_g. A task has five local epochs if neither `steps` nor
-    `epochs` is given, because a request needs two: a task of one epoch never asks. The paper gives m' = 10, 𝒯 = 10, τ_max = 99 and the
-    rates. The threshold, the start of λ, σ, ι, γ, υ, and μ_α and μ_β are our choice.
+    `epochs` is given, because a request needs two: a task of one epoch never asks. The paper gives m' = 10,
+    𝒯 = 10, τ_max = 99 and the rates. The threshold, the start of λ, σ, ι, γ, υ, and μ_α and μ_β are our
+    choice.
     """
     local = programme(steps, epochs, otherwise=5)
     server = Periodic(local, period=period, size=size, threshold=threshold, tau_max=tau_max)
