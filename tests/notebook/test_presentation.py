@@ -11,7 +11,7 @@ from torch import nn
 
 import offbeat as ob
 
-LABEL = "<script>alert(1)</script> & $x$"
+LABEL = "<script>alert(1)<br> & $x$"  # no label has a slash
 WORLD = ob.World([1.0, 2.0, 3.0])
 
 
