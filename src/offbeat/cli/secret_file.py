@@ -24,7 +24,7 @@ def new_secret(option: str, file: Path | None) -> Iterator[None]:
 
     Args:
         option: The option.
-        file: The file that is written within the context. None means that there is none.
+        file: The file that is written within the context. None means that the token is printed.
 
     Raises:
         UsageError: The file is there already, or cannot be made in its directory.

@@ -37,14 +37,14 @@ class ServerSetUp:
         recipe: What the run is.
         state: The state directory.
         listen: Address for sites.
-        page: Address of the live page. None means that there is none.
+        page: Address of the live page. None means no page.
         unencrypted: Whether the page's token may cross the network in readable form.
         credentials: The server's credentials, completed by the directory's own.
         given_tls: Whether the options give the certificate.
         options: The server's options.
         test: The test data, as the option gives them.
         allow: What the recipe may name.
-        mirror: The second state directory. None means that there is none.
+        mirror: The second state directory. None means no mirror.
     """
 
     recipe: Recipe

@@ -304,7 +304,7 @@ def read_run_spec(document: Mapping[str, Any]) -> RunSpec:
 
 @contextmanager
 def in_one_line(what: str, kind: type[UsageError] = UsageError) -> Iterator[None]:
-    """Turn an error that nobody has foreseen into one line: what a server sends may cause any.
+    """Turn an unexpected error into one line: what a server sends may cause any.
 
     Args:
         what: What has failed, as the line begins.

@@ -37,7 +37,7 @@ def check_server(
     Args:
         state: The state directory.
         listen: Address for sites.
-        page: Address of the live page. None means that there is none.
+        page: Address of the live page. None means no page.
         credentials: The server's credentials.
         sites: Number of sites for which the run waits.
     """

@@ -37,7 +37,7 @@ class TableRow:
             than that. The least over these seeds; None where there is none.
         relative: Time over that of the baseline, the geometric mean over the common seeds (`time_ratio`).
             None where at least half of the seeds of either failed.
-        relative_std: Its deviation over the seeds. None where there is none.
+        relative_std: Its deviation over the seeds. None for a single seed.
         relative_bound: What the seeds leave open that did not get there.
         versions: Versions of the global model.
         tasks: Updates that arrived.

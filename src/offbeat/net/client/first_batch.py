@@ -36,7 +36,7 @@ class DataError(UsageError):
 
 
 class TrialError(DataError):
-    """A run that fails here for a reason that nobody has foreseen, whose text may have values of the data."""
+    """An unexpected failure of a run at this site, whose text may have values of the data."""
 
     told = "this site cannot carry out the run's plan, which its own log says more of"
 
