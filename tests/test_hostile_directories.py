@@ -1,5 +1,6 @@
 """Directories of an adversary: each command ends soon, in one line, and nothing of theirs runs."""
 
+import json
 import os
 import random
 import shutil
@@ -116,6 +117,55 @@ def test_nothing_is_written_through_a_link(kind: str, name: str, tmp_path: Path)
 
     commands(run, tmp_path, kind, put_links)
     assert precious.read_text() == "precious"
+
+
+def recorded_callbacks(run: Path, callbacks: list[object]) -> None:
+    """Change the callbacks in the record of a run."""
+    with closing(sqlite3.connect(run / "run.db")) as database, database:
+        database.execute("DELETE FROM checksums")
+        database.execute(
+            "UPDATE meta SET value = json_set(value, '$.callbacks', json(?)) WHERE key = 'recipe'",
+            [json.dumps(callbacks)],
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("csv", "path"), ("tensorboard", "directory"), ("mlflow", "tracking_uri")]
+)
+def test_a_record_names_no_place_outside_of_its_run_without_a_word(
+    name: str, option: str, tmp_path: Path
+) -> None:
+    run, precious = one_run("fedbuff-stopped", tmp_path), tmp_path / "precious"
+    precious.write_text("precious")
+    recorded_callbacks(run, [{"name": name, option: str(precious)}])
+    code, printed = offbeat("resume", run)
+    assert (code, printed.count("\n")) == (2, 1)
+    assert f"callbacks {name}: the run's directory asks for {option}" in printed
+    assert f"--allow {name}" in printed
+    assert precious.read_text() == "precious"
+
+
+def test_with_a_word_a_recorded_place_is_written(tmp_path: Path) -> None:
+    run, table = one_run("fedbuff-stopped", tmp_path), tmp_path / "table.csv"
+    recorded_callbacks(run, [{"name": "csv", "path": str(table)}])
+    assert offbeat("resume", run, "--allow", "csv")[0] == 0
+    assert table.read_text().startswith("version,t,")
+
+
+def test_no_folder_of_a_tracker_is_a_link(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    run, other = one_run("fedbuff-stopped", tmp_path), tmp_path / "other"
+    other.mkdir()
+    events = other / "events.out.tfevents.1"
+    events.write_text("precious")
+    (run / "tensorboard").symlink_to(other)
+    recorded_callbacks(run, ["tensorboard"])
+    code, printed = offbeat("resume", run)
+    assert code == 1
+    assert "tensorboard is a link" in printed
+    assert "Traceback" not in printed
+    assert events.read_text() == "precious"
+    assert [*other.iterdir()] == [events]
 
 
 PIPES = (

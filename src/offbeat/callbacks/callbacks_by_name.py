@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from offbeat.allowed import NOTHING, Allow, Allowed
+from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.csv_tracker import CSVTracker
 from offbeat.callbacks.mlflow_tracker import MLflowTracker
@@ -24,6 +24,9 @@ CALLBACKS: dict[str, Callable[..., Callback]] = {
     "wandb": WandbTracker,
 }
 """Built-in callbacks by name."""
+
+_PLACES = frozenset({"directory", "path", "tracking_uri"})
+"""Options of built-in callbacks that say where they write."""
 
 Entry = str | Mapping[str, Any]
 """A name, or a mapping with a name and options."""
@@ -45,6 +48,29 @@ def make_callbacks(entries: Sequence[Entry], allow: Allow = NOTHING) -> list[Cal
         raise UsageError(f"callbacks = {entries!r} is not allowed: give a list, such as [csv]")
     allowed = Allowed.of(allow)
     return [_make(entry, allowed) for entry in entries]
+
+
+def check_recorded(entries: Sequence[Entry], allow: Allow = NOTHING) -> None:
+    """Check that callbacks of a run's record, which may come from others, write nothing outside of the run.
+
+    Args:
+        entries: The recorded callbacks.
+        allow: What a person allows; the name of a built-in callback allows its places.
+
+    Raises:
+        NotAllowedError: One names a place, and its name is not allowed.
+    """
+    names = Allowed.of(allow).names
+    for entry in entries:
+        options = entry if isinstance(entry, Mapping) else {}
+        name = options.get("name")
+        for option in _PLACES.intersection(options) if name in CALLBACKS and name not in names else ():
+            if options[option] is not None:
+                raise NotAllowedError(
+                    f"callbacks {name}: the run's directory asks for {option} = "
+                    f"{str(options[option])!r:.60}, outside of itself; if you trust it, give --allow {name} "
+                    f"(in Python allow=[{name!r}]), or name callbacks anew"
+                )
 
 
 def _make(entry: Entry, allowed: Allowed) -> Callback:

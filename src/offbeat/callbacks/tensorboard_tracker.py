@@ -19,7 +19,7 @@ from offbeat.callbacks.tracker import (
 )
 from offbeat.core.extras import requires_extra
 from offbeat.core.validation import checked_dataclass
-from offbeat.runs.own_files import open_own
+from offbeat.runs.own_files import check_own_folder, open_own
 from offbeat.runs.schema import Metric
 
 FOLDER = "tensorboard"
@@ -45,6 +45,7 @@ class TensorBoardTracker(RunTracker):
             return EventFile(self.directory / run.label / f"seed-{run.seed}", run)
         if run.directory is None:
             raise no_directory("directory")
+        check_own_folder(run.directory / FOLDER)
         return EventFile(run.directory / FOLDER, run)
 
 

@@ -18,9 +18,11 @@ from offbeat.callbacks.tracker import (
 )
 from offbeat.core.extras import requires_extra
 from offbeat.core.validation import checked_dataclass
+from offbeat.runs.own_files import check_own_folder
 from offbeat.runs.schema import Metric
 
 FILE = "wandb-run-id"
+_FOLDER = "wandb"  # W&B's own name for it
 # W&B itself gives an interrupted script the code 255.
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}
 
@@ -60,6 +62,8 @@ class RunOfWandb:
     def __init__(self, options: WandbTracker, run: LiveRun) -> None:
         with requires_extra("wandb"):
             import wandb
+        if run.directory is not None:
+            check_own_folder(run.directory / _FOLDER)
         known = kept_id(run, FILE)
         self._run: Any = wandb.init(
             project=options.project, entity=options.entity, mode=options.mode, dir=run.directory,

@@ -7,7 +7,6 @@ and names a file for each, so a run is resumed without reading any of them.
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from errno import EINVAL
 from numbers import Real
 from pathlib import Path
 from shutil import rmtree
@@ -20,6 +19,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.learner import own_tensors
 from offbeat.core.model import Tensors
 from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.own_files import check_own_folder
 from offbeat.runs.schema import MODEL
 
 OWN = "clients"
@@ -32,8 +32,7 @@ def write_own(directory: Path, states: "ClientStates", layout: Layout) -> None:
     try:
         for client in states.sizes():
             if own := own_tensors(states.get(client), layout):
-                if folder.is_symlink():
-                    raise OSError(EINVAL, "it is a link: delete it", str(folder))
+                check_own_folder(folder)
                 folder.mkdir(mode=directory.stat().st_mode & 0o777, exist_ok=True)
                 write_tensors(folder / f"client-{client}.safetensors", own)
         if folder.is_dir():

@@ -11,6 +11,9 @@ from offbeat.core.errors import UsageError
 from offbeat.runs.permissions import file_mode
 from offbeat.runs.schema import LOCK
 
+_PROBE_SECONDS = 1.0
+"""Seconds after which a lock that is held is a writer's."""
+
 
 def lock(directory: Path, what: str = "this run") -> BaseFileLock:
     """Lock a directory until the returned lock is released, by whichever thread.
@@ -24,9 +27,10 @@ def lock(directory: Path, what: str = "this run") -> BaseFileLock:
     """
     if (directory / LOCK).is_symlink():
         raise UsageError(f"{directory / LOCK} is a link: delete it, {what} has a file of its own there")
-    held = FileLock(directory / LOCK, mode=file_mode(directory), blocking=False, thread_local=False)
+    held = FileLock(directory / LOCK, mode=file_mode(directory), thread_local=False)
     try:
-        held.acquire()
+        # A process that asks whether the directory is in use has the lock for a moment.
+        held.acquire(timeout=_PROBE_SECONDS, poll_interval=0.05)
     except Timeout:
         raise UsageError(f"{directory}: another process is writing {what}; wait for it or stop it") from None
     return held

@@ -65,6 +65,12 @@ def check_own(path: Path) -> None:
         raise OSError(EINVAL, problem, str(path))
 
 
+def check_own_folder(path: Path) -> None:
+    """Raise `OSError` where a link has a folder's name: what is written into it would be elsewhere."""
+    if path.is_symlink():
+        raise OSError(EINVAL, f"{path.name} is a link: delete it, or put a folder there", str(path))
+
+
 def check_replaceable(path: Path) -> None:
     """Raise `OSError` where a file would take the place of a device or a pipe, such as /dev/null."""
     if path.exists() and not path.is_file() and not path.is_dir():
