@@ -87,7 +87,7 @@ class Experiment:
                 "offbeat.fedavg()"
             )
         check_type("until", self.until, Until, "the run's limits, such as Until(seconds=60)")
-        check_type("evaluate", self.evaluate, Every, "Every(versions=…) or so, or None for never")
+        check_type("evaluate", self.evaluate, Every, "Every(versions=…), or None for never")
         check_type("guard", self.guard, Guard | None, "Guard(…), or None for no guard")
         check_type("privacy", self.privacy, Privacy | None, "Privacy(…), or None")
         check_type(

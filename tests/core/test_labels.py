@@ -8,7 +8,9 @@ from offbeat.core.errors import UsageError
 from offbeat.core.labels import check_label
 
 
-@pytest.mark.parametrize("label", ["fedavg", "FedAvg + M", "ü" * 127, "a" * 255, "module:function", "x.y"])
+@pytest.mark.parametrize(
+    "label", ["fedavg", "FedAvg + M", "ü" * 127, "a" * 255, "module:function", "x.y", "a\u00a0b"]
+)
 def test_what_can_name_a_directory_is_a_label(label: str) -> None:
     assert check_label(label, "--label") == label
 

@@ -2,7 +2,8 @@
 
 Exit codes: 0 done, 1 a run failed, 2 wrong usage, 130 interrupted.
 
-This module imports next to nothing, so that an interruption is handled from the start on.
+This module itself imports next to nothing, so that interruptions are handled before what takes long is
+imported.
 """
 
 import os

@@ -180,8 +180,9 @@ def serve(
     authority = OwnAuthority(state)
     keeps_own = credentials.certificate == authority.certificate
     set_up = server_set_up.ServerSetUp(
-        loaded, state, listen, dashboard, unencrypted, credentials, tls_cert is not None, server_options,
-        test, allowed, mirror,
+        recipe=loaded, state=state, listen=listen, page=dashboard, unencrypted=unencrypted,
+        credentials=credentials, given_tls=tls_cert is not None, options=server_options, test=test,
+        allow=allowed, mirror=mirror,
     )  # fmt: skip
     if check:
         check_set_up(set_up, as_json=check == "json")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from offbeat.core.errors import UsageError
+from offbeat.core.printable import has_control
 
 MOST_BYTES = 255
 """Most bytes of a file's name on the usual file systems: a comparison has a directory for each label."""
@@ -22,7 +23,7 @@ def check_label(label: Any, what: str) -> str:
         why = "give a text"
     elif not label.strip():
         why = "give what reports shall call the run"
-    elif not label.isprintable():
+    elif has_control(label):
         why = "leave out characters that cannot be printed"
     elif label.startswith(".") or "/" in label or "\\" in label:
         why = "it names a directory: leave out /, \\ and a leading dot"

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isfinite, nan
 
+from offbeat.core.printable import has_control
+
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "mse", "rmse", "error"})
 """Last words of the names of metrics of which less is better, such as "calibration_error"."""
 
@@ -90,7 +92,7 @@ def finite(value: float | None) -> float | None:
 
 def is_printable(name: str) -> bool:
     """Whether a name can be that of a metric: it goes into tables, files and terminals as it is."""
-    return bool(name) and name.isprintable()
+    return bool(name) and not has_control(name)
 
 
 def numbers(recorded: Mapping[str, float | None]) -> dict[str, float]:

@@ -1,7 +1,23 @@
 """Text of others, such as a recipe's or a site's, on a terminal and in a line of a log."""
 
 import json
-from unicodedata import category
+from unicodedata import bidirectional, category
+
+# Characters of these categories steer a terminal or begin a new line.
+_CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})
+# Those of these directions reorder a line.
+_REORDER = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+
+
+def has_control(text: str) -> bool:
+    """Whether a text has a character that steers a terminal, begins a new line or reorders the line.
+
+    >>> has_control("F1 score"), has_control("F1\u2028score")
+    (False, True)
+    """
+    return not text.isprintable() and any(
+        category(c) in _CONTROL or bidirectional(c) in _REORDER for c in text
+    )
 
 
 def printable(text: str, kept: str = "") -> str:

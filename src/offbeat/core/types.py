@@ -26,10 +26,10 @@ def _not_too_large(value: int) -> int:
 
 
 NUMBER = BeforeValidator(_no_boolean)
-"""Refuses true and false where a number is wanted; it stands after the number's range."""
+"""Refuses true and false where a number is wanted."""
 Whole = Annotated[int, AfterValidator(_not_too_large), NUMBER]
 """A whole number. Each option that is one has this type, or a smaller limit of its own."""
-Count = Annotated[int, Field(ge=1), AfterValidator(_not_too_large), NUMBER]
+Count = Annotated[Whole, Field(ge=1)]
 Finite = Annotated[float, Field(allow_inf_nan=False), NUMBER]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]

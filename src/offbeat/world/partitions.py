@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pydantic import Field, model_validator
 
 from offbeat.core.errors import UsageError
-from offbeat.core.types import NUMBER, Count, Indices, NonNegative, Positive, Whole
+from offbeat.core.types import Count, Indices, NonNegative, Positive, Whole
 from offbeat.core.validation import checked_dataclass
 from offbeat.world.partition_file import FromFile
 
@@ -49,7 +49,6 @@ _DROP_EMPTY = (
 MinSize = Annotated[
     Whole,
     Field(ge=0, description="fewest samples of a client; the draw repeats until met; 0 allows none"),
-    NUMBER,
 ]
 
 

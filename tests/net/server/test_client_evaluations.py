@@ -207,8 +207,12 @@ def test_the_names_of_all_sites_together_are_bounded() -> None:
     c.receive(2.0, "a", EvaluationResult(0, 8, {f"a{i}": 1.0 for i in range(60)}))
     c.receive(2.0, "b", EvaluationResult(0, 8, {f"b{i}": 1.0 for i in range(60)}))
     effects = took(c, 2.0)
-    assert effects.metrics[0].found["clients.count"] == 1.0
-    assert "more than 100 names" in str(effects.messages)
+    found = effects.metrics[0].found
+    assert found["clients.count"] == 2.0, "no site is refused for the names of another one"
+    assert "clients.a59" in found
+    assert "clients.b39" in found
+    assert "clients.b40" not in found
+    assert not effects.messages
 
 
 def test_the_names_of_all_evaluations_together_are_bounded() -> None:
@@ -217,16 +221,17 @@ def test_the_names_of_all_evaluations_together_are_bounded() -> None:
     c.take()
     c.receive(2.0, "a", found(0, dice=0.5, **{f"a{i}": 1.0 for i in range(98)}))
     assert "clients.a97" in took(c, 2.0).metrics[0].found
-    for version, names, said in [
-        (1, [f"b{i}" for i in range(3)], "more than 100 names: use the same each time"),
-        (2, ["b0", "b1"], ""),
-        (3, ["c0"], "more than 100 names"),
-        (4, ["a97", "b1"], ""),
+    for version, names, kept in [
+        (1, ["b0", "b1", "b2"], {"b0", "b1"}),
+        (2, ["b0", "b1"], {"b0", "b1"}),
+        (3, ["c0"], set[str]()),
+        (4, ["a97", "b1"], {"a97", "b1"}),
     ]:
         update(c, 2.0 + version, "a", version - 1)
         took(c, 2.0 + version)
         c.receive(2.5 + version, "a", found(version, dice=0.5, **dict.fromkeys(names, 1.0)))
-        assert said in str(took(c, 2.5 + version).messages)
+        recorded = took(c, 2.5 + version).metrics[0].found
+        assert {name for name in names if f"clients.{name}" in recorded} == kept
 
 
 def test_what_is_undefined_or_infinite_at_a_site_is_counted_and_never_in_a_mean() -> None:

@@ -234,7 +234,7 @@ def _wrong_usage() -> Iterator[None]:
         yield
     except RunError as error:
         raise UsageError(
-            f"{error}; give the recipe and options that it was begun with, or another --state"
+            f"{error}; give the recipe and options that it was begun with, or another directory"
         ) from None
 
 

@@ -88,8 +88,7 @@ class ClientEvaluations:
         self._asked.discard(site.client)
         metrics = check_evaluation(result, site.held_out or 0)
         if result.samples:
-            self._names.admit(metrics)
-            self._found[site.client] = result.samples, metrics
+            self._found[site.client] = result.samples, self._names.kept(metrics)
 
     def server_found(self, evaluation: Evaluation, metrics: Metrics) -> None:
         """Take what the server itself has found on the test set."""

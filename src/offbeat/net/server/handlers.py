@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
@@ -396,8 +397,7 @@ class MessageHandler:
         elif not task.ready:
             if not task.hold:
                 raise InvalidUpdateError(f"task {task.id} is not to be held", "request")
-            metrics = check_metrics(ready.metrics, self._ranges)
-            self._names.admit(metrics)
+            metrics = self._names.kept(check_metrics(ready.metrics, self._ranges))
             steps = check_steps(ready.steps, task.steps)
             self._driver.apply(now, Ready(site.client, task.id, steps, metrics))
 
@@ -405,13 +405,13 @@ class MessageHandler:
         record, (_, base) = self._registry.assigned[task.id], self._driver.tensors.bases[task.id]
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
-        self._names.admit(update.metrics)
         result = self._updates.check(site, record.command, update, base)
         if result is not None:
             self._take(now, site, task, update.steps, result)
 
     def _take(self, now: float, site: SiteRecord, task: Task, steps: int, result: LocalResult) -> None:
         """Take an update in."""
+        result = replace(result, metrics=self._names.kept(result.metrics))
         self.breaker.record_success(site.name)
         self._send(site.name, UpdateAck(task.id, accepted=True))
         self._driver.effects.updates[task.id] = self._driver.log_update(task.id, result)

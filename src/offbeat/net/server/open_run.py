@@ -28,7 +28,6 @@ from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import MODEL
 
 log = logging.getLogger(__name__)
-_ENTRY_BYTES = 300  # of an update in a request to a helper, beside its box: the site's name and numbers
 
 
 def open_run(
