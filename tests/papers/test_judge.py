@@ -159,17 +159,15 @@ def test_claims_that_compare_the_same_numbers_are_one(tmp_path: Path) -> None:
 
 
 def test_claims_on_the_same_numbers_are_adjusted_once_whatever_they_ask(tmp_path: Path) -> None:
-    nearly = tuple(value * factor for value, factor in zip(SLOW, (1.0, 1.25, 1.1), strict=False))
-    found = []
-    for claims in ([FASTER], [FASTER, FASTER | {"quantifier": "every"}]):
-        study, results = a_study(*claims), Results(tmp_path / str(len(claims)))
-        fill(study, results, fedavg=nearly, fedbuff=SLOW)
-        found.append(judged(study, results))
-    (alone,), (first, second) = found
+    nearly = tuple(value * factor for value, factor in zip(SLOW, (1.0, 1.15, 1.1), strict=False))
+    nothing = FASTER | {"by": "best"}
+    study, results = a_study(FASTER, nothing, nothing | {"quantifier": "every"}), Results(tmp_path)
+    fill(study, results, fedavg=nearly, fedbuff=(3.2, 3.2, 3.2))
+    claim, first, second = judged(study, results)
     assert first.measured.key == second.measured.key
     assert first.measured.asked != second.measured.asked
-    assert first.answers == second.answers == alone.answers
-    assert (first.verdict, second.verdict) == (first.answers["average"], first.answers["every"])
+    # A third p-value would make it 5.3 % after the adjustment.
+    assert claim.verdict == Verdict.HELD
 
 
 def test_many_claims_ask_more_of_each(tmp_path: Path) -> None:

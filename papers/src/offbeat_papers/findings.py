@@ -115,7 +115,8 @@ def _sentences(found: Findings) -> list[str]:
     first = (
         f"Of {len(found.claims)} distinct claims with enough runs on real data, {counts[Verdict.HELD]} are "
         f"held, {counts[Verdict.NOT_HELD]} are not held, {counts[Verdict.NO_DIFFERENCE]} show no "
-        f"difference, and {counts[Verdict.UNDECIDED]} are undecided. They belong to "
+        f"difference, and {counts[Verdict.UNDECIDED]} are undecided. Claims about the same numbers count "
+        "once for each question that they ask. The claims belong to "
         f"{len(with_runs) - again} distinct experiments; {again} more experiments use the same runs. Of "
         f"{len(several)} claims on several pairs, every single pair is held in {every}."
     )
