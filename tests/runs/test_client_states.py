@@ -199,6 +199,6 @@ def test_a_folder_of_clients_that_is_a_link_is_not_written(tmp_path: Path) -> No
     states = ClientStates()
     layout = Layout.of(torch.nn.Linear(2, 1), ("bias",))
     states.put(0, {f"{PERSONAL}bias": torch.ones(1)})
-    with pytest.raises(RunError, match="it is a link: delete it"):
+    with pytest.raises(RunError, match="clients is a link: delete it"):
         write_own(run, states, layout)
     assert not any(elsewhere.iterdir())

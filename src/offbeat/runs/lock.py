@@ -27,10 +27,10 @@ def lock(directory: Path, what: str = "this run") -> BaseFileLock:
     """
     if (directory / LOCK).is_symlink():
         raise UsageError(f"{directory / LOCK} is a link: delete it, {what} has a file of its own there")
-    held = FileLock(directory / LOCK, mode=file_mode(directory), thread_local=False)
+    # A process that asks whether the directory is in use has the lock for a moment.
+    held = FileLock(directory / LOCK, timeout=_PROBE_SECONDS, mode=file_mode(directory), thread_local=False)
     try:
-        # A process that asks whether the directory is in use has the lock for a moment.
-        held.acquire(timeout=_PROBE_SECONDS, poll_interval=0.05)
+        held.acquire()
     except Timeout:
         raise UsageError(f"{directory}: another process is writing {what}; wait for it or stop it") from None
     return held
