@@ -13,6 +13,7 @@ from offbeat_papers.arm_rows import ItemRows
 from offbeat_papers.experiments import JudgedExperiment
 from offbeat_papers.judge import JudgedClaim
 from offbeat_papers.paper_page import OURS
+from offbeat_papers.provenance import MARK, is_early, uncommitted
 from offbeat_papers.study import COSTS
 from offbeat_papers.texts import (
     ASKED,
@@ -40,11 +41,13 @@ LEGEND = (
     "behind” are the claim's margin.\n"
     "- **seeds**: the seeds of the last look. “p least at 3”: an earlier look had the least p-value, and "
     "counts.\n"
+    "- **before the rule**: how many of the claim's runs were made before the rule of the verdicts was "
+    "frozen. A verdict on such runs is exploratory.\n"
     "- **verdict**: by [the rule](studies.md#when-a-claim-holds). An interval can leave out 1x where the "
     "verdict is “undecided”: the question is about single pairs, there is a margin, or the p-value is too "
     "large after the adjustment for looks and for all claims of the paper. An interval can have 1x in it "
     "where the verdict is “held”: an earlier look decided, and later seeds do not take a verdict back; or "
-    "the claim has a margin."
+    f"the claim has a margin. {MARK}: some of the runs are from commits that nobody can check out."
 )
 """What the columns of the table mean."""
 
@@ -75,6 +78,9 @@ class ClaimRow:
     every_pair: str
     verdict: str
     reached: str
+    runs: int
+    early_runs: int
+    uncommitted_runs: int
 
 
 def claim_rows(judged: Sequence[JudgedExperiment]) -> Iterator[ClaimRow]:
@@ -100,8 +106,14 @@ def _row(each: JudgedExperiment, rows: ItemRows, number: int, claim: JudgedClaim
         claim.claim.margin, len(claim.pairs), len(claim.seeds), claim.least_p_at, mean, low, high,
         _amount(claim, median(papers)) if papers else None,
         claim.answers["average"].value, claim.answers["every"].value, claim.verdict.value,
-        reached_text(claim),
+        reached_text(claim), len(claim.runs), early_runs(claim),
+        uncommitted(row.commit for row in claim.runs),
     )  # fmt: skip
+
+
+def early_runs(claim: JudgedClaim) -> int:
+    """Number of a claim's runs from before the rule of verdicts was frozen, or of unknown age."""
+    return sum(is_early(row.commit) for row in claim.runs)
 
 
 def _amount(claim: JudgedClaim, value: float | None) -> float | None:
@@ -135,19 +147,24 @@ def distinct_claims(judged: Sequence[JudgedExperiment]) -> list[tuple[JudgedExpe
 
 def claim_grid(judged: Sequence[JudgedExperiment]) -> Grid:
     """A row for each distinct claim, with a link to its experiment on the paper's page."""
-    heads = ["paper", "experiment", "claim", "in the paper", "here", "asked", "seeds", "verdict"]
+    heads = [
+        "paper", "experiment", "claim", "in the paper", "here", "asked", "seeds", "before the rule",
+        "verdict",
+    ]  # fmt: skip
     return [heads, *(_cells(each, claim) for each, claim in distinct_claims(judged))]
 
 
 def _cells(each: JudgedExperiment, claim: JudgedClaim) -> list[str]:
     paper, _, name = each.experiment.name.partition("/")
+    marked = uncommitted(row.commit for row in claim.runs) > 0
     rows = claim.measured.rows
     says = f"{rows.item.title}: {claim_name(rows, claim)}".removeprefix(OURS).replace(f": {OURS}", ": ")
     return [
         paper, f"[{name}](papers/{paper}.md#{name})", says,
         paper_effect(rows, claim), mean_effect(rows, claim),
         ", ".join(filter(None, [ASKED[claim.question], margin_text(rows, claim)])), seeds_text(claim),
-        claim.verdict.value,
+        f"{early_runs(claim)} of {len(claim.runs)}",
+        f"{claim.verdict.value}{f' {MARK}' * marked}",
     ]  # fmt: skip
 
 

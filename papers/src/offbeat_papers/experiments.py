@@ -55,6 +55,7 @@ class Paper(Section):
             "-" for "+" where the claimed one is behind. "{item#2.verdict}" is the claim's verdict.
             "{item#2.reached}" says how many runs of its labels reached the target, "leader" and "others" of
             the claimed one and of the others.
+        rows: What the rows show, in the same form.
         figures: Its items whose figures its page has.
         finding: What its claims come to, in a sentence or two, with numbers as in `gain`.
     """
@@ -63,6 +64,7 @@ class Paper(Section):
     figures: tuple[str, ...] = ()
     finding: str = ""
     gain: str = ""
+    rows: str = ""
 
     @property
     def name(self) -> str:

@@ -16,6 +16,7 @@ from offbeat.verdicts.verdict import Verdict, experiment_verdict
 from offbeat_papers.arm_rows import Arm, ItemRows, bases_of
 from offbeat_papers.cells import Cell
 from offbeat_papers.claim_pairs import JudgedPair, MeasuredClaim, measure_claim
+from offbeat_papers.rows import ResultRow
 from offbeat_papers.study import COSTS, PaperClaim
 
 
@@ -92,6 +93,13 @@ class JudgedClaim:
         return range(start, start + (self.last.seeds if self.last else 0))
 
     @property
+    def runs(self) -> list[ResultRow]:
+        """The rows of its pairs at the seeds of the last look, each once."""
+        runs, seeds = self.measured.rows.runs, self.seeds
+        arms = dict.fromkeys(arm for pair in self.pairs for arm in self.compared(pair))
+        return [row for arm in arms for seed, row in runs[arm].items() if seed in seeds]
+
+    @property
     def effects(self) -> list[float]:
         """The mean advantage of each pair that has one, over the seeds of the last look."""
         return [mean for pair in self.pairs if (mean := pair.mean(self.seeds)) is not None]
@@ -166,8 +174,9 @@ def _judged(claim: MeasuredClaim, answered: Answers, verdicts: Verdicts) -> Judg
 def undecided_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
     """The runs that bring the undecided claims of an item to their next look.
 
-    Seeds are added to all pairs of a claim; a call that goes on chooses as the first one did, as a look is
-    taken only when all of its runs are there.
+    Claims whose runs end before the target are left out, as more seeds do not help them. Seeds are added to
+    all pairs of a claim; a call that goes on chooses as the first one did, as a look is taken only when all
+    of its runs are there.
 
     Args:
         judged: The item.
@@ -175,7 +184,7 @@ def undecided_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
     """
     wanted: dict[Arm, int] = {}
     for claim in judged.claims:
-        if claim.verdict == Verdict.UNDECIDED and claim.last is not None:
+        if claim.verdict == Verdict.UNDECIDED and claim.last is not None and not claim.unreached:
             seeds = next_look(len(judged.rows.seeds), claim.last.seeds) or 0
             for pair in claim.pairs:
                 for arm in (pair.better, pair.than):

@@ -54,7 +54,8 @@ def render_paper(paper: Paper, judged: Sequence[JudgedExperiment], page: str = "
         f"# {paper.title}",
         "After this page you can say which claims of this paper hold here, and repeat the runs of each "
         f"claim. `offbeat reproduce --page docs/{page}` writes the page.",
-        *([_LINK.sub("](../", with_numbers(paper.gain.strip(), judged))] if paper.gain else []),
+        *_prose("What its gain consists of", paper.gain, judged),
+        *_prose("What the rows show", paper.rows, judged),
         *_figures(paper, judged),
         "## Experiments",
         "An experiment's verdict follows from the verdicts of its claims below. "
@@ -94,6 +95,11 @@ def shown_items(paper: Paper, judged: Iterable[JudgedExperiment]) -> list[Judged
     """The items whose figures the page of a paper has, as far as they have runs."""
     items = {item.rows.name: item for each in judged for item in each.items}
     return [items[name] for name in paper.figures if name in items and items[name].rows.made]
+
+
+def _prose(title: str, text: str, judged: Sequence[JudgedExperiment]) -> list[str]:
+    """A part of the page with numbers of its rows; nothing where the paper has no such text."""
+    return [f"## {title}", _LINK.sub("](../", with_numbers(text.strip(), judged))] if text else []
 
 
 def _figures(paper: Paper, judged: Sequence[JudgedExperiment]) -> Iterator[str]:
@@ -213,7 +219,7 @@ def _claim_row(experiment: str, item: JudgedItem, claim: JudgedClaim) -> list[st
     rows = item.rows
     asked = "" if claim.question == "average" else f" ({ASKED[claim.question]})"
     judged = claim.verdict not in (Verdict.NOT_RUN, Verdict.NO_REAL_DATA)
-    mark = f" {MARK}" if judged and uncommitted(row.commit for row in _runs_of(claim)) else ""
+    mark = f" {MARK}" if judged and uncommitted(row.commit for row in claim.runs) else ""
     quote = f" “{claim.claim.quote}”" if claim.claim.quote else ""
     says = f"{rows.item.title}: **{_without_ours(claim_name(rows, claim))}**.{quote}"
     return [
@@ -241,17 +247,10 @@ def _details(item: JudgedItem, claim: JudgedClaim) -> str:
         lines.append(f"runs that reached the target: {reached}")
     if shown := detectable_text(item.rows, claim):
         lines.append(f"would have shown: {shown}")
-    lines.append(f"runs: {_runs(item, claim)}{_marked(_runs_of(claim))}")
+    lines.append(f"runs: {_runs(item, claim)}{_marked(claim.runs)}")
     lines += _beside(item, claim)
     lines.append(_command(item))
     return f"<details><summary>more</summary>{'<br>'.join(lines)}</details>"
-
-
-def _runs_of(claim: JudgedClaim) -> list[ResultRow]:
-    """The rows of a claim's pairs, each once."""
-    runs = claim.measured.rows.runs
-    arms = dict.fromkeys(arm for pair in claim.pairs for arm in claim.compared(pair))
-    return [row for arm in arms for row in runs[arm].values()]
 
 
 def _runs(item: JudgedItem, claim: JudgedClaim) -> str:

@@ -1,7 +1,7 @@
-"""The commits that rows are of: whether the code that made a row can be checked out."""
+"""The commits that rows are of: whether the code that made a row can be checked out, and its age."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -14,22 +14,30 @@ DIRTY = "-dirty"
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 MARK = "†"
 """Note beside numbers that rest on a row whose commit cannot be checked out."""
+COMMITS = "row-commits.csv"
+"""File of the commits of which something is special; `scripts/row_commits.py` writes it."""
 
 
 def commit_state(commit: str) -> CommitState:
     """The state of a row's commit."""
     if commit.endswith(DIRTY):
         return "dirty"
-    if commit in missing_commits():
+    if special_commits().get(commit) == "missing":
         return "missing"
     return "clean" if _COMMIT.fullmatch(commit) else "unknown"
 
 
+def is_early(commit: str) -> bool:
+    """Whether a row's commit is from before the rule of verdicts was frozen, or its age cannot be known."""
+    return commit.removesuffix(DIRTY) in special_commits() or commit_state(commit) == "unknown"
+
+
 @cache
-def missing_commits() -> frozenset[str]:
-    """The commits of rows that the repository has not; `scripts/missing_commits.py` writes the list."""
-    text = files("offbeat_papers").joinpath("missing-commits.csv").read_text(encoding="utf-8")
-    return frozenset(text.split()[1:])
+def special_commits() -> Mapping[str, str]:
+    """The commits that the repository has not ("missing"), or that are older than the rule ("early")."""
+    text = files("offbeat_papers").joinpath(COMMITS).read_text(encoding="utf-8")
+    pairs = (line.partition(",") for line in text.splitlines()[1:])
+    return {commit: state for commit, _, state in pairs}
 
 
 def uncommitted(commits: Iterable[str]) -> int:

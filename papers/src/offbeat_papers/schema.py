@@ -96,5 +96,8 @@ CLAIM_FIELDS = (
     Field("every_pair", "string", "the verdict if it spoke of every pair"),
     Field("verdict", "string", "the verdict on what it says"),
     Field("reached", "string", "of a cost: how many runs of each label reached the target"),
+    Field("runs", "integer", "its runs, at the seeds of the last look"),
+    Field("early_runs", "integer", "of these, how many are from before the rule was frozen"),
+    Field("uncommitted_runs", "integer", "of these, how many are from commits that cannot be checked out"),
 )  # fmt: skip
 """The columns of the table of claims."""

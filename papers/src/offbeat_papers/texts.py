@@ -15,6 +15,7 @@ from offbeat_papers.arm_rows import Arm, ItemRows
 from offbeat_papers.claim_pairs import number_value
 from offbeat_papers.interval import Interval, interval
 from offbeat_papers.judge import JudgedClaim, JudgedItem
+from offbeat_papers.provenance import MARK, uncommitted
 from offbeat_papers.study import COSTS, VALUES, Number
 
 Grid = list[list[str]]
@@ -222,7 +223,7 @@ def detectable_text(rows: ItemRows, judged: JudgedClaim) -> str:
 def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
     """An effect of a claim for a sentence, of two digits, without a sign: "1.6x", "2.4 points (undecided)".
 
-    A mean that the runs have not decided says so.
+    A mean that the runs have not decided says so; † marks one of runs whose commits nobody can check out.
 
     Args:
         rows: The rows of its item.
@@ -243,9 +244,10 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
     size = exp(value) if judged.by in COSTS else abs(_scale(rows, judged.by) * value)
     unit = "x" if judged.by in COSTS else _points(rows, judged.by)
     text = f"{size:.0f}" if size >= _WHOLE else f"{size:#.2g}"
+    mark = MARK * (uncommitted(row.commit for row in judged.runs) > 0)
     answer = judged.answers["average"]
     decided = what != "mean" or answer in (Verdict.HELD, Verdict.NOT_HELD)
-    return text.rstrip(".") + unit + ("" if decided else f" ({answer.value})")
+    return text.rstrip(".") + unit + mark + ("" if decided else f" ({answer.value})")
 
 
 def margin_text(rows: ItemRows, judged: JudgedClaim) -> str:

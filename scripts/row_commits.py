@@ -1,8 +1,8 @@
-"""Write which commits of the results' rows the repository has not: python scripts/missing_commits.py
+"""Write what is known of the commits of the results' rows: python scripts/row_commits.py
 
 A row names the commit of the code that made it. Rows of commits that were rewritten later, or of a checkout
-with changes, cannot be made again with the same code: pages and the dataset mark them. It needs the whole
-history.
+with changes, cannot be made again with the same code: pages and the dataset mark them. Pages also say which
+verdicts rest on rows from before the rule of verdicts was frozen. The script needs the whole history.
 """
 
 import subprocess
@@ -10,11 +10,13 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from offbeat_papers.provenance import DIRTY
+from offbeat_papers.provenance import COMMITS, DIRTY
 from offbeat_papers.rows import Results
 
 ROOT = Path(__file__).parents[1]
-WRITTEN = ROOT / "papers" / "src" / "offbeat_papers" / "missing-commits.csv"
+WRITTEN = ROOT / "papers" / "src" / "offbeat_papers" / COMMITS
+RULE = "b803f0c3fc71fe5d0b07733f2b9a012719c91986"
+"""The commit that froze the rule of verdicts."""
 
 
 def row_commits() -> set[str]:
@@ -24,13 +26,15 @@ def row_commits() -> set[str]:
     return {commit.removesuffix(DIRTY) for commit in commits} - {"unknown"}
 
 
-def missing(commits: Iterable[str]) -> list[str]:
-    """Those of some commits that HEAD does not come from, sorted."""
-    return sorted(commit for commit in commits if not _is_ancestor(commit))
+def state(commit: str) -> str | None:
+    """What is special of a commit: HEAD does not come from it ("missing"), or it is older than the rule."""
+    if not _is_ancestor(commit, "HEAD"):
+        return "missing"
+    return None if _is_ancestor(RULE, commit) else "early"
 
 
-def _is_ancestor(commit: str) -> bool:
-    words = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, "HEAD"]
+def _is_ancestor(commit: str, of: str) -> bool:
+    words = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, of]
     return subprocess.run(words, capture_output=True, check=False).returncode == 0
 
 
@@ -42,8 +46,9 @@ def has_whole_history() -> bool:
 
 
 def text_of(commits: Iterable[str]) -> str:
-    """The file's text."""
-    return "\n".join(["commit", *commits]) + "\n"
+    """The file's text: the commits of which something is special."""
+    found = ((commit, state(commit)) for commit in sorted(commits))
+    return "\n".join(["commit,state", *(f"{commit},{own}" for commit, own in found if own)]) + "\n"
 
 
 def main() -> int:
@@ -51,7 +56,7 @@ def main() -> int:
     if not has_whole_history():
         print("the commits of rows are looked up in the whole history: git fetch --unshallow")
         return 2
-    WRITTEN.write_text(text_of(missing(row_commits())), encoding="utf-8")
+    WRITTEN.write_text(text_of(row_commits()), encoding="utf-8")
     print(f"wrote {WRITTEN}")
     return 0
 
