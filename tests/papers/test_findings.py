@@ -69,8 +69,11 @@ def test_each_claim_has_a_row_that_leads_to_its_experiment() -> None:
     heads, *rows = claim_grid(judged_rows())
     assert heads[-1] == "verdict"
     assert len(rows) == len(found.claims)
-    for _, link, says, _, _, asked, seeds, verdict in rows:
-        assert verdict in {"held", "not held", "no difference", "undecided"}
+    for _, link, says, _, _, asked, seeds, early, verdict in rows:
+        before, of, runs = early.split()
+        assert of == "of"
+        assert 0 <= int(before) <= int(runs)
+        assert verdict.removesuffix(" †") in {"held", "not held", "no difference", "undecided"}
         assert re.match(
             "(on average|every pair|most pairs|some pair)(, by more than .*|, at most .* behind)?$", asked
         )

@@ -37,26 +37,40 @@ def test_an_undecided_claim_asks_for_the_runs_to_its_next_look(
 ) -> None:
     results, judged = of_wireless(tmp_path, seeds)
     found = next(row for row in open_grid(results, judged) if row[0].startswith("Scheduling"))
-    assert found[1:6] == ["1", str(last), "0", "0", str(runs)]
-    assert found[6] == f"{runs / 2:.1f}"
+    assert found[1:9] == ["1", str(last), "0", "0.0", "0", "0", str(runs), "0"]
+    assert found[9] == f"{runs / 2:.1f}"
 
 
 def test_a_claim_whose_runs_end_before_the_target_needs_longer_ones(tmp_path: Path) -> None:
     study, results = a_study(FASTER, name="wireless/figure-3"), Results(tmp_path)
     for cell in study_cells(study, "laptop", seeds=3):
         arm = {"study": study.name, "column": cell.column, "label": cell.label, "seed": cell.seed}
-        results.append(row(cell.digest, **arm, reached={"accuracy": {"0.5": None}}), [])
+        results.append(row(cell.digest, **arm, reached={"accuracy": {"0.5": None}}, processor=1800.0), [])
     items = tuple(judge_items([item_rows(study, "table-1", "laptop", results)]))
     experiment = PaperExperiment(name="wireless/figure-3", title="x")
     judged = [JudgedExperiment(experiment, items, (), Verdict.UNDECIDED)]
     found = next(row for row in open_grid(results, judged) if row[0].startswith("Scheduling"))
-    assert found[1:4] == ["1", "0", "1"]
+    assert found[1:5] == ["1", "0", "1", f"{len(study_cells(study, 'laptop', seeds=3)) / 2:.1f}"]
+    assert found[7] == "0"
 
 
 def test_runs_that_were_planned_and_not_made_are_counted_by_themselves(tmp_path: Path) -> None:
     results, judged = of_wireless(tmp_path, 2)
     found = next(row for row in open_grid(results, judged) if row[0].startswith("Scheduling"))
-    assert found[1:6] == ["0", "0", "0", "4", "0"]
+    assert found[1:8] == ["0", "0", "0", "0.0", "0", "4", "0"]
+
+
+def test_a_claim_whose_runs_are_of_different_processors_waits_for_some_of_one(tmp_path: Path) -> None:
+    study, results = a_study(FASTER, name="wireless/figure-3"), Results(tmp_path)
+    for cell in study_cells(study, "laptop", seeds=3):
+        arm = {"study": study.name, "column": cell.column, "label": cell.label, "seed": cell.seed}
+        machine = "AMD EPYC, 2 cores" if cell.label == "fedavg" else "Intel Xeon, 2 cores"
+        results.append(row(cell.digest, **arm, machine=machine), [])
+    items = tuple(judge_items([item_rows(study, "table-1", "laptop", results)]))
+    experiment = PaperExperiment(name="wireless/figure-3", title="x")
+    judged = [JudgedExperiment(experiment, items, (), Verdict.UNDECIDED)]
+    found = next(row for row in open_grid(results, judged) if row[0].startswith("Scheduling"))
+    assert found[5] == "1"
 
 
 def test_every_size_that_was_not_run_has_its_reason() -> None:

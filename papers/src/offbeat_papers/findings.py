@@ -1,5 +1,6 @@
 """The page of findings in short, the page of all claims beside it, and their figures: all from rows."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from math import exp, log
 from pathlib import Path
@@ -7,20 +8,19 @@ from statistics import median
 from textwrap import fill
 
 from offbeat.verdicts.verdict import Verdict
-from offbeat_papers.claims import render_claims
-from offbeat_papers.experiments import Paper, judge_experiments, load_experiments
+from offbeat_papers.claims import early_runs, render_claims
+from offbeat_papers.experiments import JudgedExperiment, Paper, judge_experiments, load_experiments
 from offbeat_papers.findings_figures import FIGURES, draw_findings
 from offbeat_papers.findings_numbers import Findings
 from offbeat_papers.open_claims import open_grid
 from offbeat_papers.paper_page import with_numbers
+from offbeat_papers.provenance import MARK
 from offbeat_papers.rows import Results
 from offbeat_papers.texts import Grid, markdown
 
 CLAIMS = "claims.md"
 """File of the page of all claims, beside the page of findings."""
 _WIDTH = 120
-# The two parts of a paper's `gain`.
-_GAIN, _ROWS = "**What its gain consists of.**", "**What the rows show.**"
 _SHOWN = (1.1, 1.5, 2.0, 4.0)
 """Effects for which the page gives the share of the claims that would have found them."""
 
@@ -41,7 +41,8 @@ def render_findings(results: Results, images: str = "images") -> str:
         "writes this page, its figures and [all claims](claims.md) from the rows in `papers/results`.",
         _numbered(_sentences(found)),
         "“Held” and “not held” are verdicts of [one rule](studies.md#when-a-claim-holds) with an error "
-        "level of 5 % for the claims of a paper together. “Undecided” means that the runs do not tell.",
+        "level of 5 % for the claims of a paper together. “Undecided” means that the runs do not tell. "
+        f"{MARK} marks an effect some of whose runs are from commits that nobody can check out.",
         "## Effects, the papers' and ours",
         f"![The papers' effects and ours, of times and of accuracies]({effects})",
         "Each point is a pair of methods in one setting. On the solid line, the paper and our runs agree. "
@@ -52,10 +53,11 @@ def render_findings(results: Results, images: str = "images") -> str:
         f"![Decided claims of times, with intervals]({costs})",
         f"![Decided claims of accuracies, with intervals]({accuracies})",
         "The figures have the papers' decided claims of costs and of accuracies, without those of gains "
-        "and of losses. A line is the mean over the claim's pairs with its 95 % interval. Green is held, "
-        "red is not held. [All claims](claims.md) is a table that can be sorted, and says which question "
-        "each claim asks: a claim with a margin can be green on the left of the dashed line, and red on "
-        "its right.",
+        "and of losses. A large effect is decided more easily than a small one, so these claims' effects "
+        "are larger than those of all claims. A line is the mean over the claim's pairs with its 95 % "
+        "interval. Green is held, red is not held. [All claims](claims.md) is a table that can be sorted, "
+        "and says which question each claim asks: a claim with a margin can be green on the left of the "
+        "dashed line, and red on its right.",
         "## What the runs could show",
         f"![Share of claims by the effect that would have been found]({power})",
         _power_text(found),
@@ -65,13 +67,14 @@ def render_findings(results: Results, images: str = "images") -> str:
         "An undecided claim gets more seeds in looks at 3, 5, 8 and 10 seeds, and none after that. "
         "`offbeat reproduce PAPER --undecided` makes the runs to the next look. The table also counts the "
         "claims of our own studies of causes. More seeds do not decide a claim if its runs end before the "
-        "target: such claims need longer runs. The hours are those of one processor core, from the rows "
-        "of like runs.",
+        "target. Such claims need longer runs: runs of twice the length cost about twice the hours that the "
+        "table has for them. `--unpaired` makes the runs for claims that wait for runs on one kind of "
+        "processor. The hours are those of one processor core, from the rows of like runs.",
         markdown(open_grid(results, found.judged)),
         "[Sizes that were not run](papers.md#sizes-that-were-not-run), such as those of the papers, take "
         "from 25 hours of a core to 170,000, or need data that cannot be downloaded here.",
         "## Scope, methods, limits",
-        _SCOPE,
+        _SCOPE.format(early=_early_text(found)),
         "## Where to go on",
         "- [All claims](claims.md): each with its effect, its interval and its verdict.\n"
         "- [Do the papers hold?](papers.md): every experiment with its verdict.\n"
@@ -85,8 +88,7 @@ _SCOPE = (
     "- **Scope.** We repeated the tables and figures of four papers, at a size that two cores finish; one "
     "also with the paper's model, on a GPU. Each study says what is smaller.\n"
     "- **Methods.** Two methods are compared on runs of the same seed. One rule judges all claims; we "
-    "simulated the rule and then froze it. Some rows existed before that, so verdicts on these rows are "
-    "exploratory.\n"
+    "simulated the rule and then froze it. {early}\n"
     "- **What was easy.** The papers print the equations of the algorithms and the numbers of the tables.\n"
     "- **What was hard.** The papers leave open how many devices train at once, the speeds in seconds, and "
     "the hyper-parameters of the methods that they compare with.\n"
@@ -96,6 +98,18 @@ _SCOPE = (
     "bit.\n"
     "- **The authors** have not been asked yet."
 )
+
+
+def _early_text(found: Findings) -> str:
+    """How many decided claims rest on runs from before the rule was frozen."""
+    decided = [claim for claim in found.claims if claim.verdict in (Verdict.HELD, Verdict.NOT_HELD)]
+    early = [early_runs(claim) / len(claim.runs) for claim in decided]
+    both = sum(0 < share < 1 for share in early)
+    return (
+        f"Some runs are older, and verdicts on them are exploratory: of the {len(decided)} decided claims, "
+        f"{sum(share == 1 for share in early)} rest on such runs only, {both} on such "
+        f"runs and later ones, {sum(share == 0 for share in early)} on later ones only."
+    )
 
 
 def _numbered(sentences: Sequence[str]) -> str:
@@ -109,7 +123,8 @@ def _sentences(found: Findings) -> list[str]:
     """The counts, and what each paper's claims come to."""
     counts = {verdict: sum(claim.verdict == verdict for claim in found.claims) for verdict in Verdict}
     with_runs = [each for each in found.judged if each.runs and each.verdict != Verdict.NO_REAL_DATA]
-    again = sum(each.again is not None for each in with_runs)
+    own = [each for each in with_runs if each.again is None]
+    again = len(with_runs) - len(own)
     several = [claim for claim in found.claims if len(claim.pairs) > 1]
     every = sum(claim.answers["every"] == Verdict.HELD for claim in several)
     first = (
@@ -117,10 +132,17 @@ def _sentences(found: Findings) -> list[str]:
         f"held, {counts[Verdict.NOT_HELD]} are not held, {counts[Verdict.NO_DIFFERENCE]} show no "
         f"difference, and {counts[Verdict.UNDECIDED]} are undecided. Claims about the same numbers count "
         "once for each question that they ask. The claims belong to "
-        f"{len(with_runs) - again} distinct experiments; {again} more experiments use the same runs. Of "
+        f"{len(own)} distinct experiments, of which {_counted(own)}; {again} more experiments use the "
+        "same runs. Of "
         f"{len(several)} claims on several pairs, every single pair is held in {every}."
     )
     return [first, *(_told(found, name, paper.finding) for name, paper in load_experiments().papers.items())]
+
+
+def _counted(experiments: Sequence[JudgedExperiment]) -> str:
+    """Experiments by verdict: "6 are not held and 14 are undecided"."""
+    counts = Counter(each.verdict for each in experiments)
+    return " and ".join(f"{counts[verdict]} are {verdict.value}" for verdict in Verdict if counts[verdict])
 
 
 def _told(found: Findings, name: str, text: str) -> str:
@@ -132,9 +154,8 @@ def _told(found: Findings, name: str, text: str) -> str:
 def _gains(found: Findings) -> str:
     def part(name: str, paper: Paper) -> str:
         own = [each for each in found.judged if each.experiment.paper == name]
-        text = paper.gain.partition(_ROWS)[0].strip().removeprefix(_GAIN).lstrip()
         page = f"[What the rows show](papers/{name}.md#what-the-rows-show)."
-        return f"### {paper.title}\n\n{with_numbers(text, own)}\n\n{page}"
+        return f"### {paper.title}\n\n{with_numbers(paper.gain.strip(), own)}\n\n{page}"
 
     return "\n\n".join(part(name, paper) for name, paper in load_experiments().papers.items() if paper.gain)
 

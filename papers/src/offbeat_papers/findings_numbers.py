@@ -54,7 +54,7 @@ class Findings:
             for pair in claim.pairs:
                 ours = pair.mean(claim.seeds)
                 if pair.paper is not None and isfinite(pair.paper) and ours is not None:
-                    found.setdefault(paper, {})[_key(claim, pair)] = pair.paper, ours
+                    found.setdefault(paper, {}).setdefault(_key(claim, pair), (pair.paper, ours))
         return found
 
     @property
@@ -80,4 +80,5 @@ class Findings:
 
 
 def _key(claim: JudgedClaim, pair: JudgedPair) -> tuple[object, ...]:
-    return claim.measured.rows.study.name, claim.by, pair.better, pair.than
+    """A pair of arms in either order: two claims that say the opposite of each other compare one pair."""
+    return claim.measured.rows.study.name, claim.by, frozenset((pair.better, pair.than))

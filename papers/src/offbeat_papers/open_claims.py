@@ -26,6 +26,8 @@ class OpenClaims:
         undecided: Number of distinct claims that are undecided, also of the items that show causes.
         last: Of these, how many have been looked at with all seeds.
         unreached: Of these, how many compare runs of which most end before the target: seeds do not help.
+        unreached_hours: Processor hours of the runs that those compare.
+        unpaired: Number of distinct claims with pairs that wait for runs of one kind of processor.
         planned: The runs with the studies' own seeds that have no row.
         further: The runs that bring the undecided claims to their next look.
     """
@@ -34,6 +36,8 @@ class OpenClaims:
     undecided: int
     last: int
     unreached: int
+    unreached_hours: float
+    unpaired: int
     planned: Sequence[Cell]
     further: Sequence[Cell]
 
@@ -59,14 +63,12 @@ def _items(judged: Iterable[JudgedExperiment]) -> list[JudgedItem]:
 
 
 def _of_paper(title: str, items: Sequence[JudgedItem]) -> OpenClaims:
-    open_now = {
-        claim.measured.asked: claim
-        for item in items
-        for claim in item.claims
-        if claim.verdict == Verdict.UNDECIDED
-    }
-    spent = sum(claim.last is not None and claim.last.seeds >= max(LOOKS) for claim in open_now.values())
-    unreached = sum(claim.unreached for claim in open_now.values())
+    distinct = {claim.measured.asked: claim for item in items for claim in item.claims}
+    open_now = [claim for claim in distinct.values() if claim.verdict == Verdict.UNDECIDED]
+    spent = sum(claim.last is not None and claim.last.seeds >= max(LOOKS) for claim in open_now)
+    unreached = [claim for claim in open_now if claim.unreached]
+    short = {row.digest: row.processor or 0.0 for claim in unreached for row in claim.runs}
+    unpaired = sum(claim.mixed > 0 for claim in distinct.values())
     planned: dict[str, Cell] = {}
     further: dict[str, Cell] = {}
     for _, own in groupby(items, key=lambda item: item.rows.study.name):
@@ -78,25 +80,32 @@ def _of_paper(title: str, items: Sequence[JudgedItem]) -> OpenClaims:
             planned |= {cell.digest: cell for cell in needed if cell.seed in item.rows.seeds}
             further |= {cell.digest: cell for cell in undecided_cells(item, needed)}
     further = {digest: cell for digest, cell in further.items() if digest not in planned}
-    return OpenClaims(title, len(open_now), spent, unreached, [*planned.values()], [*further.values()])
+    return OpenClaims(
+        title, len(open_now), spent, len(unreached), sum(short.values()) / 3600, unpaired,
+        [*planned.values()], [*further.values()],
+    )  # fmt: skip
 
 
 def open_grid(results: Results, judged: Sequence[JudgedExperiment]) -> Grid:
     """A row for each paper: what is open, and the runs and processor hours that it would take."""
     heads = [
         "paper", "undecided", "of these after the last look", "of these need longer runs",
-        "planned runs that are missing", "runs to the next look", "processor hours",
+        "processor hours of these runs", "claims that wait for one kind of processor",
+        "planned runs that are missing", "runs to the next look", "of these on a GPU", "processor hours",
     ]  # fmt: skip
     grid = [heads]
     for each in open_claims(judged):
-        planned, further = (
-            estimate(missing(cells, results), results) for cells in (each.planned, each.further)
-        )
+        cells = [missing(own, results) for own in (each.planned, each.further)]
+        planned, further = (estimate(own, results) for own in cells)
         hours = f"{(planned.processor + further.processor) / 3600:.1f}"
         if unknown := planned.unknown + further.unknown:
             hours += f", and {unknown} runs of unknown cost"
-        counts = [str(n) for n in (each.undecided, each.last, each.unreached, planned.runs, further.runs)]
-        grid.append([each.paper, *counts, hours])
+        on_gpu = sum(cell.recipe.training.device != "cpu" for own in cells for cell in own)
+        grid.append([
+            each.paper, str(each.undecided), str(each.last), str(each.unreached),
+            f"{each.unreached_hours:.1f}", str(each.unpaired), str(planned.runs), str(further.runs),
+            str(on_gpu), hours,
+        ])  # fmt: skip
     return grid
 
 

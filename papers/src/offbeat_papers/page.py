@@ -140,6 +140,9 @@ def _counts(
             counts[0] += f" ({exact} worked examples)"
         return [title, *counts, str(len(own)), f"{spent:.1f}"]
 
+    alone = [
+        each for each in judged if each.again is None and each.runs and each.verdict != Verdict.NO_REAL_DATA
+    ]
     by_paper = [
         row(
             f"[{paper.name}]({folder}/{name}.md)",
@@ -149,7 +152,12 @@ def _counts(
         for name, paper in papers.items()
     ]
     heads = ["experiments", *Verdict, "all", "processor hours"]
-    return [heads, *by_paper, row("**all**", judged, sum(hours.values()))]
+    return [
+        heads,
+        *by_paper,
+        row("**all**", judged, sum(hours.values())),
+        row("distinct, with runs on real data", alone, sum(hours.values())),
+    ]
 
 
 def _distinct_text(judged: Sequence[JudgedExperiment]) -> str:
