@@ -90,7 +90,7 @@ def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
     judged = judged_rows()
     for name, paper in load_experiments().papers.items():
         own = [each for each in judged if each.experiment.paper == name]
-        for text in (paper.gain, paper.finding):
+        for text in (paper.gain, paper.rows, paper.finding):
             found = with_numbers(text, own)
             assert "{" not in found
             assert found.count("–") == text.count("–"), f"{name}: an effect that is not measured"
@@ -302,3 +302,14 @@ def test_runs_whose_commit_cannot_be_checked_out_are_marked(tmp_path: Path) -> N
         "2 runs are from commits that nobody can check out. For 2 of these runs, the checkout had changes"
         in text
     )
+
+
+def test_an_effect_in_a_text_is_marked_if_a_run_of_it_cannot_be_made_again(tmp_path: Path) -> None:
+    study, results = make_study("fedfa/s", DOCUMENT), Results(tmp_path)
+    for cell in study_cells(study, "laptop"):
+        cost = 1.0 if cell.label == "fedbuff" else 2.0
+        commit = "c0ffee0-dirty" if (cell.label, cell.seed) == ("fedbuff", 0) else "c0ffee0"
+        made = row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost), commit=commit)
+        results.append(made, [])
+    known = judge_experiments(results, {"fedfa/table-2": (study, "table-1")})
+    assert with_numbers("{+table-1#1.mean}", known).startswith("2.0x†")
