@@ -168,12 +168,15 @@ def _cells(each: JudgedExperiment, claim: JudgedClaim) -> list[str]:
     ]  # fmt: skip
 
 
-def render_claims(judged: Sequence[JudgedExperiment], findings: str = "findings.md") -> str:
+def render_claims(
+    judged: Sequence[JudgedExperiment], findings: str = "findings.md", images: str = "images"
+) -> str:
     """The page of all claims as Markdown.
 
     Args:
         judged: The experiments.
         findings: File of the page of findings, as this page names it.
+        images: Folder of the figures, as this page names it.
     """
     parts = [
         "# All claims",
@@ -183,6 +186,14 @@ def render_claims(judged: Sequence[JudgedExperiment], findings: str = "findings.
         f"repeats the runs. `offbeat reproduce --findings docs/{findings}` writes this page.",
         LEGEND,
         markdown(claim_grid(judged)),
+        "## Decided claims by effect",
+        f"![Decided claims of times, with intervals]({images}/findings_claims.png)",
+        f"![Decided claims of accuracies, with intervals]({images}/findings_accuracies.png)",
+        "The figures have the papers' decided claims of costs and of accuracies, without those of gains and "
+        "of losses. A large effect is decided more easily than a small one, so these claims' effects are "
+        "larger than those of all claims. A line is the mean over the claim's pairs with its 95 % interval. "
+        "Green is held, red is not held. A claim with a margin can be green on the left of the dashed line, "
+        "and red on its right.",
         "## Where to go on",
         f"- [Findings in short]({findings}): what follows from these claims.\n"
         "- [The dataset](studies.md#the-dataset): the same table as CSV, `claims.csv`, and all runs.",

@@ -33,7 +33,7 @@ def render_findings(results: Results, images: str = "images") -> str:
         images: Folder of the figures, as the page names it.
     """
     found = Findings(judge_experiments(results))
-    effects, costs, accuracies, power = (f"{images}/{name}" for name in FIGURES)
+    effects, every, _, _, power = (f"{images}/{name}" for name in FIGURES)
     parts = [
         "# Findings in short",
         "After this page you can say what our runs show about the claims of four papers on asynchronous "
@@ -49,15 +49,10 @@ def render_findings(results: Results, images: str = "images") -> str:
         "A point has the paper's direction if it is in the upper right or lower left quarter. "
         + _never(found),
         markdown(_effects_grid(found)),
-        "## Claims that are decided",
-        f"![Decided claims of times, with intervals]({costs})",
-        f"![Decided claims of accuracies, with intervals]({accuracies})",
-        "The figures have the papers' decided claims of costs and of accuracies, without those of gains "
-        "and of losses. A large effect is decided more easily than a small one, so these claims' effects "
-        "are larger than those of all claims. A line is the mean over the claim's pairs with its 95 % "
-        "interval. Green is held, red is not held. [All claims](claims.md) is a table that can be sorted, "
-        "and says which question each claim asks: a claim with a margin can be green on the left of the "
-        "dashed line, and red on its right.",
+        "## All claims",
+        f"![All claims of times and of accuracies, with intervals]({every})",
+        "Each line is a claim: the mean effect over its pairs, with its 95 % interval. Claims of gains and "
+        "of losses are left out. [All claims](claims.md) has a table of them, and the decided ones by name.",
         "## What the runs could show",
         f"![Share of claims by the effect that would have been found]({power})",
         _power_text(found),

@@ -21,8 +21,11 @@ from offbeat_papers.findings_numbers import Effects, Findings
 from offbeat_papers.judge import JudgedClaim
 from offbeat_papers.texts import claim_name
 
-FIGURES = ("findings_effects.png", "findings_claims.png", "findings_accuracies.png", "findings_power.png")
-"""Files of the figures: effects, decided claims of costs and of accuracies, and the power."""
+FIGURES = (
+    "findings_effects.png", "findings_all.png", "findings_claims.png", "findings_accuracies.png",
+    "findings_power.png",
+)  # fmt: skip
+"""Files of the figures: effects, all claims, decided ones of costs and of accuracies, and the power."""
 _DECIDED = (Verdict.HELD, Verdict.NOT_HELD, Verdict.NO_DIFFERENCE)
 _COLOURS = {
     Verdict.HELD: "#1a7f37", Verdict.NOT_HELD: "#cf222e", Verdict.NO_DIFFERENCE: "#0969da",
@@ -42,6 +45,7 @@ def draw_findings(found: Findings, folder: Path) -> list[Path]:
     """Draw the figures of the page into a folder; returns the files."""
     drawn = (
         _effects(found),
+        _all(found),
         _forest(found.costs, "times as long the other takes", _limited, ratios=True),
         _forest(found.accuracies, "points ahead of the other", lambda value: _POINTS * value, ratios=False),
         _power(found),
@@ -94,14 +98,50 @@ def _effects(found: Findings) -> Figure:
     return figure
 
 
+def _all(found: Findings) -> Figure:
+    """Two panels, of costs and of other numbers: all claims by their mean effect, each with its interval."""
+    figure = blank_figure(9.2, 4.6)
+    panels: tuple[tuple[list[tuple[JudgedClaim, Average]], Callable[[float], float], float, str], ...] = (
+        (_measured(found.costs), _limited, 1.0, "times as long the other takes"),
+        (_measured(found.accuracies), lambda value: _POINTS * value, 0.0, "points ahead of the other"),
+    )
+    handles = {}
+    for ax, (claims, amount, equal, unit) in zip(figure.subplots(1, 2), panels, strict=True):
+        style_axes(ax, grid="x")
+        for rank, (claim, effect) in enumerate(sorted(claims, key=lambda each: each[1].mean), 1):
+            low, high = map(amount, effect.interval(CONFIDENCE))
+            decided = claim.verdict in _DECIDED
+            colour = _COLOURS[claim.verdict] if decided else MUTED
+            width = 1.6 if decided else 0.8
+            ax.plot([low, high], [rank, rank], color=colour, linewidth=width)
+            (handles[str(claim.verdict)],) = ax.plot(
+                [amount(effect.mean)], [rank], "o", color=colour, markersize=2 * width
+            )
+        ax.axvline(equal, color=MUTED, linewidth=0.8, linestyle="--")
+        ax.set(xlabel=unit, ylabel="claims, by their effect", yticks=[])
+        if equal:
+            ax.set(xscale="log")
+            _ratios(ax.xaxis)
+    figure.legend(
+        list(handles.values()), list(handles), frameon=False, fontsize=8, loc="outside lower center", ncols=4
+    )
+    return figure
+
+
+def _measured(claims: Sequence[JudgedClaim]) -> list[tuple[JudgedClaim, Average]]:
+    """Those of some claims that have an effect, with it."""
+    return [
+        (claim, claim.last.effect)
+        for claim in claims
+        if claim.last is not None and claim.last.effect is not None
+    ]
+
+
 def _forest(
     claims: Sequence[JudgedClaim], unit: str, amount: Callable[[float], float], *, ratios: bool
 ) -> Figure:
     """The decided ones of some claims: the mean effect of each with its interval."""
-    decided: list[tuple[JudgedClaim, Average]] = [
-        (claim, claim.last.effect) for claim in claims
-        if claim.verdict in _DECIDED and claim.last is not None and claim.last.effect is not None
-    ]  # fmt: skip
+    decided = [each for each in _measured(claims) if each[0].verdict in _DECIDED]
     decided.sort(key=lambda each: -each[1].mean)
     # A claim's words stand above its interval: the figure is then narrow enough to be read on a phone.
     names = [_named(claim) for claim, _ in decided]
