@@ -313,3 +313,15 @@ def test_an_effect_in_a_text_is_marked_if_a_run_of_it_cannot_be_made_again(tmp_p
         results.append(made, [])
     known = judge_experiments(results, {"fedfa/table-2": (study, "table-1")})
     assert with_numbers("{+table-1#1.mean}", known).startswith("2.0x†")
+
+
+def test_an_effect_in_a_text_says_that_only_an_earlier_look_decided(tmp_path: Path) -> None:
+    study, results = make_study("fedfa/s", DOCUMENT), Results(tmp_path)
+    for cell in study_cells(study, "laptop", seeds=5):
+        slow = (4.0, 4.1, 4.2, 0.1, 0.1)[cell.seed]
+        cost = 1.0 if cell.label == "fedbuff" else slow
+        arm = {"study": "fedfa/s", "label": cell.label, "column": cell.column, "seed": cell.seed}
+        results.append(row(cell.digest, **arm, reached=reached_at(cost)), [])
+    known = judge_experiments(results, {"fedfa/table-2": (study, "table-1")})
+    sign = "-" if with_numbers("{+table-1#1.mean}", known) == "–" else "+"
+    assert with_numbers(f"{{{sign}table-1#1.mean}}", known).endswith("x (held at 3 seeds)")

@@ -42,6 +42,8 @@ def render_findings(results: Results, images: str = "images") -> str:
         _numbered(_sentences(found)),
         "“Held” and “not held” are verdicts of [one rule](studies.md#when-a-claim-holds) with an error "
         "level of 5 % for the claims of a paper together. “Undecided” means that the runs do not tell. "
+        "“(held at 3 seeds)” means that a look at 3 seeds decided, and that the effect of all seeds could be "
+        "none. "
         f"{MARK} marks an effect some of whose runs are from commits that nobody can check out.",
         "## Effects, the papers' and ours",
         f"![The papers' effects and ours, of times and of accuracies]({effects})",

@@ -79,11 +79,13 @@ class JudgedClaim:
     @property
     def least_p_at(self) -> int | None:
         """Seeds of the look with the least p-value; None where the claim is not held and not refuted."""
-        if self.verdict not in (Verdict.HELD, Verdict.NOT_HELD):
+        return self.decided_at(self.question)
+
+    def decided_at(self, question: Quantifier) -> int | None:
+        """Seeds of the look with the least p-value for a question; None where it is not decided."""
+        if self.answers[question] not in (Verdict.HELD, Verdict.NOT_HELD):
             return None
-        sides = {
-            look.seeds: look.sides(self.question).times(spent(look.level)).two_sided for look in self.looks
-        }
+        sides = {look.seeds: look.sides(question).times(spent(look.level)).two_sided for look in self.looks}
         return min(sides, key=lambda seeds: sides[seeds])
 
     @property

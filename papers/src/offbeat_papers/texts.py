@@ -9,6 +9,7 @@ from offbeat.core.metric_names import NamedMetric
 from offbeat.report.statistics import CONFIDENCE
 from offbeat.report.units import number_text
 from offbeat.verdicts.answers import Quantifier
+from offbeat.verdicts.average import Average
 from offbeat.verdicts.cost import Cost, log_ratio
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.arm_rows import Arm, ItemRows
@@ -223,7 +224,8 @@ def detectable_text(rows: ItemRows, judged: JudgedClaim) -> str:
 def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
     """An effect of a claim for a sentence, of two digits, without a sign: "1.6x", "2.4 points (undecided)".
 
-    A mean that the runs have not decided says so; † marks one of runs whose commits nobody can check out.
+    A mean that the runs have not decided says so, and one that only an earlier look has decided. † marks one
+    of runs whose commits nobody can check out.
 
     Args:
         rows: The rows of its item.
@@ -245,9 +247,17 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
     unit = "x" if judged.by in COSTS else _points(rows, judged.by)
     text = f"{size:.0f}" if size >= _WHOLE else f"{size:#.2g}"
     mark = MARK * (uncommitted(row.commit for row in judged.runs) > 0)
+    return text.rstrip(".") + unit + mark + (_doubt(judged, last.effect) if what == "mean" else "")
+
+
+def _doubt(judged: JudgedClaim, effect: Average) -> str:
+    """What stands behind a mean that the runs have not decided, or that only an earlier look has."""
     answer = judged.answers["average"]
-    decided = what != "mean" or answer in (Verdict.HELD, Verdict.NOT_HELD)
-    return text.rstrip(".") + unit + mark + ("" if decided else f" ({answer.value})")
+    if answer not in (Verdict.HELD, Verdict.NOT_HELD):
+        return f" ({answer.value})"
+    low, high = effect.interval(CONFIDENCE)
+    earlier = low < 0 < high and not judged.claim.margin
+    return f" ({answer.value} at {judged.decided_at('average')} seeds)" if earlier else ""
 
 
 def margin_text(rows: ItemRows, judged: JudgedClaim) -> str:
