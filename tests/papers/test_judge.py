@@ -99,6 +99,21 @@ def test_runs_of_other_processors_are_not_paired(tmp_path: Path) -> None:
     assert claim.looks[0].seeds == 3
     assert claim.verdict == Verdict.UNDECIDED  # of the three seeds of the look two are compared
     assert claim.effects == []
+    assert {(made.label, made.seed) for made in claim.runs} == {
+        (label, seed) for label in ("fedavg", "fedbuff") for seed in (0, 2)
+    }
+
+
+def test_the_runs_of_a_claim_are_those_of_the_kind_that_counts(tmp_path: Path) -> None:
+    study, results = a_study(FASTER, columns=["one"]), Results(tmp_path)
+    for cell in study_cells(study, "laptop", columns=["one"], seeds=3):
+        kinds = ("Intel Xeon", "AMD EPYC") if cell.label == "fedavg" else ("AMD EPYC",)
+        reached = {"accuracy": {"0.5": (FAST[cell.seed] if cell.label == "fedbuff" else 4.0, 1, 3, 100)}}
+        arm = {"column": "one", "label": cell.label, "seed": cell.seed}
+        for kind in kinds:
+            results.append(row(cell.digest, **arm, machine=f"{kind}, 2 cores", reached=reached), [])
+    (claim,) = judged(study, results)
+    assert [made.processor_name for made in claim.runs] == ["AMD EPYC"] * 6
 
 
 def test_a_claim_all_of_whose_runs_are_of_other_processors_is_not_run(tmp_path: Path) -> None:

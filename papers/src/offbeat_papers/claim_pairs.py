@@ -1,7 +1,7 @@
 """The pairs of arms that a claim compares: the advantage in each seed, here and by the paper's numbers."""
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isnan, log, log1p
 from statistics import fmean
@@ -32,6 +32,7 @@ class JudgedPair:
             the logarithm of the ratio. None means that neither arm reached the target.
         paper: The advantage by the paper's numbers, in the same unit; infinite if the other arm never reached
             the target. None means that the paper has no such numbers.
+        kinds: The kind of processor of the runs that were compared, by seed.
     """
 
     better: Arm
@@ -39,6 +40,7 @@ class JudgedPair:
     seeds: frozenset[int]
     advantages: Mapping[int, float | None]
     paper: float | None
+    kinds: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> frozenset[str]:
@@ -141,10 +143,12 @@ def _measure_on_each_kind(rows: ItemRows, claim: PaperClaim, by: str, better: Ar
     Other kinds round differently. If a seed was made on several kinds, the first one counts.
     """
     advantages: dict[int, float | None] = {}
+    kinds: dict[int, str] = {}
     for kind in rows.kinds:
-        advantages = dict(_measure_gains(rows.on(kind), claim, by, better, than).advantages) | advantages
+        found = _measure_gains(rows.on(kind), claim, by, better, than).advantages
+        advantages, kinds = dict(found) | advantages, dict.fromkeys(found, kind) | kinds
     pair = _measure_gains(rows, claim, by, better, than)
-    return replace(pair, advantages={seed: advantages[seed] for seed in sorted(advantages)})
+    return replace(pair, advantages={seed: advantages[seed] for seed in sorted(advantages)}, kinds=kinds)
 
 
 def _measure_gains(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:

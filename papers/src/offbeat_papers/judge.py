@@ -96,10 +96,16 @@ class JudgedClaim:
 
     @property
     def runs(self) -> list[ResultRow]:
-        """The rows of its pairs at the seeds of the last look, each once."""
-        runs, seeds = self.measured.rows.runs, self.seeds
-        arms = dict.fromkeys(arm for pair in self.pairs for arm in self.compared(pair))
-        return [row for arm in arms for seed, row in runs[arm].items() if seed in seeds]
+        """The rows that the last look compared, each once."""
+        rows = self.measured.rows.kinds
+        found = {
+            (arm, seed, kind): rows[kind][arm][seed]
+            for pair in self.pairs
+            for seed, kind in pair.kinds.items()
+            if seed in self.seeds
+            for arm in self.compared(pair)
+        }
+        return [*found.values()]
 
     @property
     def effects(self) -> list[float]:

@@ -59,7 +59,7 @@ def render_paper(paper: Paper, judged: Sequence[JudgedExperiment], page: str = "
         *_figures(paper, judged),
         "## Experiments",
         "An experiment's verdict follows from the verdicts of its claims below. "
-        f"{MARK} marks the number of runs from commits that nobody can check out.",
+        f"{MARK} marks the number of runs from commits that nobody can check out, and what rests on them.",
         markdown([_EXPERIMENT_HEADS, *map(_experiment_row, judged)]),
         "## Claims",
         "For times, the effect of a claim is a ratio: how many times as long the second method takes. For "
