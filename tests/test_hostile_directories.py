@@ -145,6 +145,16 @@ def test_a_record_names_no_place_outside_of_its_run_without_a_word(
     assert precious.read_text() == "precious"
 
 
+@pytest.mark.parametrize("name", [["csv"], {"csv": 1}, 1, None])
+def test_a_recorded_callback_has_a_name_that_is_a_text(name: object, tmp_path: Path) -> None:
+    run, precious = one_run("fedbuff-stopped", tmp_path), tmp_path / "precious"
+    recorded_callbacks(run, [{"name": name, "path": str(precious)}])
+    code, printed = offbeat("resume", run)
+    assert (code, printed.count("\n")) == (2, 1)
+    assert "give a name, or a mapping with name and options" in printed
+    assert not precious.exists()
+
+
 def test_with_a_word_a_recorded_place_is_written(tmp_path: Path) -> None:
     run, table = one_run("fedbuff-stopped", tmp_path), tmp_path / "table.csv"
     recorded_callbacks(run, [{"name": "csv", "path": str(table)}])

@@ -64,7 +64,10 @@ def check_recorded(entries: Sequence[Entry], allow: Allow = NOTHING) -> None:
     for entry in entries:
         options = entry if isinstance(entry, Mapping) else {}
         name = options.get("name")
-        for option in _PLACES.intersection(options) if name in CALLBACKS and name not in names else ():
+        # A name that is no built-in callback's is refused when the callback is made.
+        if not isinstance(name, str) or name not in CALLBACKS or name in names:
+            continue
+        for option in sorted(_PLACES.intersection(options)):
             if options[option] is not None:
                 raise NotAllowedError(
                     f"callbacks {name}: the run's directory asks for {option} = "

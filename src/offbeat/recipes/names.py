@@ -40,13 +40,18 @@ def named_functions(recipe: Recipe) -> Iterator[tuple[str, str]]:
     yield from ((f"metrics.{own}", name) for own, name in named)
     yield from _algorithms(recipe.algorithm)
     for entry in recipe.callbacks:
-        yield "callbacks", str(entry.get("name", "") if isinstance(entry, Mapping) else entry)
+        yield "callbacks", _name(entry.get("name") if isinstance(entry, Mapping) else entry)
 
 
 def _algorithms(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """An algorithm's name, and the names of those whose parts it takes."""
-    yield "algorithm", str(spec.get("name", ""))
+    yield "algorithm", _name(spec.get("name"))
     parts = spec.get("with")
     for part in parts.values() if isinstance(parts, Mapping) else ():
         if isinstance(part, Mapping):
             yield from _algorithms(part)
+
+
+def _name(value: Any) -> str:
+    """A name; of what is no text nothing, as it names no function and is refused when it is built."""
+    return value if isinstance(value, str) else ""
