@@ -114,7 +114,7 @@ class Experiment:
             UsageError: Algorithm, learner, privacy and initial weights do not fit.
         """
         algorithm, learner = self.algorithm, self.learner or NoTraining(clients)
-        check_concurrency(algorithm, clients)
+        check_clients(algorithm, clients)
         first = self._initial_model(learner)
         complete = finalizer(algorithm.buffers, learner if tested else None, first, self.seed)
         check_layout(algorithm, first.layout)
@@ -282,17 +282,15 @@ def check_entry(record: RunRecord, what: str, now: Mapping[str, Any] | None) -> 
         raise RunError(f"{record.path} was started with another {what}: {found}")
 
 
-def check_concurrency(algorithm: Algorithm, clients: int, label: str | None = None) -> None:
-    """Raises `UsageError` where more clients shall train at the same time than there are.
+def check_clients(algorithm: Algorithm, clients: int, label: str | None = None) -> None:
+    """Raises `UsageError` where the algorithm's schedule needs more clients than there are.
 
     Args:
         algorithm: The algorithm.
         clients: Number of clients.
         label: What the message calls the algorithm. None means its name.
     """
-    concurrency = algorithm.schedule.concurrency
-    if concurrency is not None and concurrency > clients:
-        raise UsageError(
-            f"{label or algorithm.name}: {concurrency} clients cannot train at the same time where there are "
-            f"{clients}: choose at most {clients}, or have more clients"
-        )
+    try:
+        algorithm.schedule.check_clients(clients)
+    except UsageError as error:
+        raise UsageError(f"{label or algorithm.name}: {error}") from None

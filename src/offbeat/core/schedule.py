@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace as changed
 
 from offbeat.core.commands import Aggregate, Command
+from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Event, TaskId, Version
 from offbeat.core.features import AlgorithmPart
 from offbeat.core.fleet import Fleet
@@ -139,6 +140,18 @@ class Schedule(AlgorithmPart, Protocol):
         """
         return False
 
+    def check_clients(self, clients: int) -> None:
+        """Check the number of clients with which a run begins: by default only against `concurrency`.
+
+        Raises:
+            UsageError: The schedule's options need more clients.
+        """
+        if self.concurrency is not None and self.concurrency > clients:
+            raise UsageError(
+                f"{self.concurrency} clients cannot train at the same time where there are {clients}: "
+                f"choose at most {clients}, or have more clients"
+            )
+
     def initial(self) -> Any:
         """The state before the first event."""
 
@@ -202,6 +215,10 @@ class ScheduleWrapper(Wrapper, Schedule):
     def snapshots(self) -> bool:
         """Whether the schedule inside can be restored from plain data."""
         return self.inner.snapshots
+
+    def check_clients(self, clients: int) -> None:
+        """Check the number of clients by the schedule inside."""
+        self.inner.check_clients(clients)
 
     def save(self, state: Any) -> Any:
         """Its own state as plain data, whose `inner` is that of the schedule inside."""

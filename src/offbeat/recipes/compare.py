@@ -17,7 +17,7 @@ from offbeat.core.differences import first_difference
 from offbeat.core.errors import UsageError
 from offbeat.core.labels import check_label
 from offbeat.core.schedule_rule import without_rule
-from offbeat.experiment import check_concurrency
+from offbeat.experiment import check_clients
 from offbeat.recipes.build import make_learner
 from offbeat.recipes.load import check, document_of
 from offbeat.recipes.metrics import check_metrics
@@ -79,7 +79,7 @@ def plan(
             learner = make_learner(setting.recipe, allowed)
             clients[data] = learner.clients
             check_metrics(setting.recipe, learner, metric)
-        check_concurrency(algorithm, clients[data], setting.text)
+        check_clients(algorithm, clients[data], setting.text)
         place = out / check_label(
             directory_name(setting.label, setting.point), "label with its values of the sweep,"
         )
