@@ -24,6 +24,7 @@ IMAGES = Path(__file__).parent / "images"
 CLIENTS, SECONDS, STEPS = 6, 20, 20
 DPI, COLOURS = 100, 96
 SETS = {
+    "first_of": ["algorithm.share=0.6"],
     "fedbuff": ["algorithm.size=3"],
     "fedcompass": ["algorithm.q_min=8", "algorithm.q_max=40"],
     "fedasmu": [

@@ -35,6 +35,7 @@ FEW = {"fedasmu", "fedcompass", "moon"}
 EXAMPLES: dict[str, Options] = {
     "fedavg": {"steps": 4, "clients_per_round": 3},
     "fedavgm": {"steps": 4, "momentum": 0.9},
+    "first_of": {"steps": 4, "share": 0.6, "late": "next", "window": 2.5, "least": 2},
     "fedprox": {"steps": 4, "mu": 0.1},
     "fednova": {"epochs": 1, "clients_per_round": 3, "momentum": 0.5},
     "fedadagrad": {"steps": 4, "server_lr": 0.02},
@@ -82,16 +83,18 @@ def algorithms(name: str, clients: int) -> st.SearchStrategy[Algorithm]:
         kinds = ("random", "best_channel", "best_channel_best_norm", "age_based")
         drawn |= {"policy": st.sampled_from([{"kind": kind} for kind in kinds]), "gamma": GAMMAS}
     required = {p.name: drawn.pop(p.name) for p in parameters if p.default is p.empty or p.name == "policy"}
-    made = st.fixed_dictionaries(required, optional=drawn).map(lambda options: _made(name, options))
+    made = st.fixed_dictionaries(required, optional=drawn).map(lambda options: _made(name, options, clients))
     return made.filter(lambda algorithm: algorithm is not None)
 
 
-def _made(name: str, options: Options) -> Algorithm | None:
-    """The algorithm; None where its options do not go together."""
+def _made(name: str, options: Options, clients: int) -> Algorithm | None:
+    """The algorithm; None where its options do not go together, or not with so many clients."""
     try:
-        return ALGORITHMS[name](**options)
+        made = ALGORITHMS[name](**options)
+        made.schedule.check_clients(clients)
     except UsageError:
         return None
+    return made
 
 
 def values(annotation: Any, default: Any, clients: int) -> st.SearchStrategy[Any]:

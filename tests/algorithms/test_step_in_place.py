@@ -21,7 +21,7 @@ from tests.sim.sim_worlds import HARD, digits, make, normed
 
 IN_PLACE = {
     "fedasync", "fedat", "fedavg", "fedavgm", "fedbuff", "fedcompass", "feddyn", "fednova", "fedprox", "moon",
-    "port", "scaffold", "wireless", "fedadagrad", "fedadam", "fedyogi",
+    "port", "scaffold", "wireless", "fedadagrad", "fedadam", "fedyogi", "first_of",
 }  # fmt: skip
 """Those whose step takes no memory of its own; the others need the updates until it is made."""
 

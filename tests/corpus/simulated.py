@@ -76,6 +76,8 @@ def robustly(aggregator: Recipe, stops: int | None = 13, **more: Any) -> Simulat
 ALGORITHMS = {
     "fedavg": of("fedavg", steps=2, clients_per_round=3, world=AWAY),
     "fedavgm": of("fedavgm", steps=2, momentum=0.9),
+    "first_of": of("first_of", steps=2, share=0.6, window=1.0, least=2, world=AWAY),
+    "first_of-next": of("first_of", steps=2, k=3, late="next", world=AWAY),
     "fedprox": of("fedprox", steps=2, mu=0.1),
     "fednova": of("fednova", epochs=1, clients_per_round=3, momentum=0.5),
     "fedadagrad": of("fedadagrad", steps=2, server_lr=0.02),

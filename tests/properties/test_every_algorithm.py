@@ -55,6 +55,16 @@ def rounds(audit: JournalAudit, schedule: Any) -> None:
     audit.check(len(audit.running) <= at_most, "rounds", "no more train than may")
 
 
+def first_rounds(audit: JournalAudit, schedule: Any) -> None:
+    """The first k of n: somebody trains, and a round that has what closes it is closed."""
+    audit.check(bool(audit.running) == bool(audit.present), "first of", "somebody trains")
+    audit.check(schedule.window is not None or not audit.timers, "first of", "no window, no timer")
+    if schedule.late == "drop":
+        audit.check(not schedule.k or len(audit.held) < schedule.k, "first of", "the k-th update closes")
+        late = bool(schedule.window and audit.held and not audit.timers)
+        audit.check(not late or len(audit.held) < schedule.least, "first of", "the window's end closes")
+
+
 def compass(audit: JournalAudit, schedule: Any) -> None:
     last = {task.client: task for task in audit.tasks}
     for client, event in audit.idle.items():
@@ -87,8 +97,8 @@ def bounded(audit: JournalAudit, schedule: Any) -> None:
 
 
 RULES = {
-    "Buffered": buffered, "Rounds": rounds, "CompassSchedule": compass, "RadioIterations": radio,
-    "Bounded": bounded,
+    "Buffered": buffered, "Rounds": rounds, "FirstRounds": first_rounds, "CompassSchedule": compass,
+    "RadioIterations": radio, "Bounded": bounded,
 }  # fmt: skip
 
 

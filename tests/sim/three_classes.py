@@ -9,6 +9,7 @@ CLIENTS = 10
 OPTIONS = {
     "fedavg": {"steps": 10},
     "fedavgm": {"steps": 10, "momentum": 0.5},
+    "first_of": {"steps": 10},
     "fedprox": {"steps": 10, "mu": 0.1},
     "fednova": {"epochs": 1},
     "fedlws": {"steps": 10},

@@ -16,6 +16,7 @@ from offbeat.algorithms.fedopt import fedadagrad as fedadagrad
 from offbeat.algorithms.fedopt import fedadam as fedadam
 from offbeat.algorithms.fedopt import fedyogi as fedyogi
 from offbeat.algorithms.fedprox import fedprox as fedprox
+from offbeat.algorithms.first_of import first_of as first_of
 from offbeat.algorithms.moon import moon as moon
 from offbeat.algorithms.port import port as port
 from offbeat.algorithms.scaffold import scaffold as scaffold
