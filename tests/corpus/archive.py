@@ -143,8 +143,8 @@ def describe(folder: Path) -> dict[str, Any]:
 
 def write_contents(number: int, entries: Contents) -> None:
     """Write what the corpus of a format holds."""
-    known = {"processor": processor_bits(), "torch": torch.__version__}
-    text = json.dumps({**known, "entries": dict(sorted(entries.items()))}, indent=1, sort_keys=True)
+    known = {"torch": torch.__version__, "entries": dict(sorted(entries.items()))}
+    text = json.dumps(known, indent=1, sort_keys=True)
     (folder_of(number) / CONTENTS).write_text(f"{text}\n", encoding="utf-8")
 
 
@@ -184,16 +184,16 @@ def _trained(inputs: int, hidden: int, outputs: int) -> bytes:
     return b"".join(weights)
 
 
-def same_processor(number: int) -> bool:
-    """Whether this processor and this PyTorch give the bits of those that recorded the corpus of a format."""
-    return bool(contents(number)["processor"] == processor_bits())
+def same_processor(number: int, name: str) -> bool:
+    """Whether this processor and this PyTorch give the bits of those that recorded an entry."""
+    return bool(contents(number)["entries"][name]["processor"] == processor_bits())
 
 
-def skip_without_its_initial_model(number: int, printed: str) -> None:
+def skip_without_its_initial_model(number: int, name: str, printed: str) -> None:
     """Skip what a processor cannot resume, which draws other initial weights than the one that recorded.
 
     PyTorch's kernels for processors without fused multiply-add do; a run is then refused, in one line.
     """
     refused = any(text in printed for text in OTHER_INITIAL)
-    if refused and not same_processor(number):
+    if refused and not same_processor(number, name):
         pytest.skip("this processor draws other initial weights from a seed")

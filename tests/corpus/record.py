@@ -34,6 +34,7 @@ from tests.corpus.archive import (
     file_digests,
     folder_of,
     pack,
+    processor_bits,
     write_contents,
 )
 from tests.corpus.command_line import offbeat
@@ -67,7 +68,8 @@ def main(wanted: list[str]) -> None:
             told = makers[name](place)
             archive = folder / f"{name}.tar.xz"
             pack(place, archive)
-            known[name] = {**told, "files": file_digests(place), "runs": describe(place)}
+            made = {"files": file_digests(place), "runs": describe(place), "processor": processor_bits()}
+            known[name] = {**told, **made}
             write_contents(FORMAT, known)
             say(f"{name}: {archive.stat().st_size} bytes, {known[name]['runs']}")
     write_contents(FORMAT, {name: known[name] for name in makers if name in known})

@@ -52,17 +52,19 @@ def test_a_server_recovers_what_it_recovered_then(number: int, name: str, tmp_pa
     entry, folder = contents(number)["entries"][name], unpack(number, name, tmp_path)
     run, rows = folder / RUN, read_run(folder / RUN).journal
     printed = kill_at_once(folder, entry)
-    skip_without_its_initial_model(number, printed)
+    skip_without_its_initial_model(number, name, printed)
     record = read_run(run)
     checkpoint = record.checkpoint()
     assert record.journal[: len(rows)] == rows
     assert checkpoint is not None
     then = json.loads((folder / "recovered.json").read_text(encoding="utf-8"))
-    assert approximately(json.loads(json.dumps(asdict(checkpoint))), exact=same_processor(number)) == then
+    assert (
+        approximately(json.loads(json.dumps(asdict(checkpoint))), exact=same_processor(number, name)) == then
+    )
     ours, theirs = read_tensors(run / checkpoint.state), read_tensors(folder / "recovered.safetensors")
     assert ours.keys() == theirs.keys()
     for key, tensor in ours.items():
-        if same_processor(number):
+        if same_processor(number, name):
             assert tensor.numpy().tobytes() == theirs[key].numpy().tobytes(), key
         else:
             assert torch.allclose(tensor, theirs[key], rtol=1e-4, atol=1e-5), key
@@ -84,7 +86,7 @@ def test_a_served_run_goes_on_to_its_end(number: int, name: str, tmp_path: Path)
     entry, folder = contents(number)["entries"][name], unpack(number, name, tmp_path)
     rows = read_run(folder / RUN).journal
     with federation(folder, entry) as processes:
-        skip_without_its_initial_model(number, processes.start())
+        skip_without_its_initial_model(number, name, processes.start())
         processes.start_sites()
         assert processes.server is not None
         status = processes.server.wait(SECONDS)

@@ -53,12 +53,12 @@ def test_a_stopped_run_goes_on_to_the_end_of_its_twin(number: int, name: str, tm
     before = read_run(run)
     rows, evaluations = stored_rows(before)
     code, printed = offbeat("resume", run, *entry["options"], *own_options(entry))
-    skip_without_its_initial_model(number, printed)
+    skip_without_its_initial_model(number, name, printed)
     assert code == 0, printed
     record = read_run(run)
     assert record.journal[: len(rows)] == rows
     assert record.metrics[: len(evaluations)] == evaluations
-    if same_processor(number):
+    if same_processor(number, name):
         assert record.journal == twin.journal
         assert record.metrics == twin.metrics
         assert record.client_metrics() == twin.client_metrics()
@@ -157,11 +157,11 @@ def test_a_run_from_python_goes_on_with_the_same_arguments(number: int, name: st
     try:
         again = ob.resume(run, **arguments())
     except ob.UsageError as error:
-        skip_without_its_initial_model(number, str(error))
+        skip_without_its_initial_model(number, name, str(error))
         raise
     assert again.journal[: len(rows)] == rows
     assert decisions(read_run(run)) == decisions(twin)
-    check_files(run, twin.path, exact=same_processor(number))
+    check_files(run, twin.path, exact=same_processor(number, name))
     assert ob.resume(twin.path, **arguments()).journal == twin.journal
     code, printed = offbeat("resume", run)  # it has finished: no recipe is needed to say so
     assert (code, printed) == (0, f"{run} has finished already: {again.stop_reason}\n")
@@ -182,7 +182,7 @@ def test_a_comparison_is_repeated(number: int, name: str, tmp_path: Path) -> Non
     after = {record.path: record.journal for record in find_runs(folder)}
     assert {path: after[path] for path in before} == before
     assert {path.relative_to(folder).as_posix() for path in set(after) - set(before)} == set(entry["missing"])
-    if entry["missing"] and same_processor(number):
+    if entry["missing"] and same_processor(number, name):
         twin = unpack(number, entry["ends_as"], tmp_path)
         for path in entry["missing"]:
             assert after[folder / path] == read_run(twin / path).journal
