@@ -88,10 +88,25 @@ def test_the_kth_update_closes_a_round_and_busy_clients_are_not_asked():
     assert arrive(server, 1, 4) == []
     assert arrive(server, 2, 0) == []
     assert short(arrive(server, 3, 2)) == [(4, 0, 2), 0, 2, 4]
-    # Two of the three that were asked close the second round.
+    # Two are late: three of five close the second round too, which asked three.
     assert arrive(server, 4, 0) == []
     assert short(arrive(server, 5, 1)) == [-1]
-    assert short(arrive(server, 6, 2)) == [(0, 2), 0, 1, 2]
+    assert arrive(server, 6, 2) == []
+    assert short(arrive(server, 7, 4)) == [(0, 2, 4), 0, 1, 2, 4]
+
+
+def test_a_round_that_can_ask_fewer_than_k_waits_for_all_that_it_asked():
+    server = begun(5, share=0.8, clients_per_round=3)
+    first = sorted(server.tasks)
+    for second, client in enumerate(first, 1):
+        closed = short(arrive(server, second, client))
+    assert closed[0] == tuple(first), "three of three: 2.4 is rounded up"
+    server = begun(4, share=0.5)
+    arrive(server, 1, 0)
+    arrive(server, 2, 1)
+    # Clients 2 and 3 are late. Client 1 is lost: the round that asked two closes with the one that is there.
+    assert arrive(server, 3, 0) == []
+    assert short(server.feed(4, Lost(1, server.tasks[1].id)))[0] == (0,)
 
 
 def test_a_sample_is_drawn_among_the_free_clients():

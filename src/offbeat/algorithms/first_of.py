@@ -2,7 +2,8 @@
 
 Begunov and Tyurin analyse the method; these rules for a federation are ours:
 
-- n is the number of clients that the round asked: one that still trains for an earlier round is not asked;
+- a round asks the clients that are free, and k is a share of these and of those that still train for an
+  earlier round; if fewer than k are free, the round waits for all that it asked;
 - the clients that a round does not wait for finish their tasks, and the next round that begins after that
   asks them again;
 - a late update is dropped, or aggregated with the round in which it arrives. It never counts toward k;
@@ -33,7 +34,7 @@ from offbeat.local.objectives import Plain
 __all__ = ["FirstRounds", "first_of"]
 
 RoundShare = Annotated[
-    PositiveShare, Field(description="share of a round's clients whose updates close it, rounded up")
+    PositiveShare, Field(description="share of the clients whose updates close a round, rounded up")
 ]
 Closing = Annotated[Count | None, Field(description="updates k that close a round; None means by the share")]
 ClientsPerRound = Annotated[
@@ -69,8 +70,9 @@ class FirstRound(Round):
 class FirstRounds(Schedule):
     """Synchronous: ask `clients_per_round` idle clients (None means all), close with k updates, repeat.
 
-    k is `k`, or `share` of the clients that the round asked, rounded up. With a `window`, a round also closes
-    so many seconds after its first update, as soon as `least` are there.
+    k is `k`, or `share` of the clients that the round asked or that still train, rounded up, and at most of
+    `clients_per_round`. With a `window`, a round also closes so many seconds after its first update, as soon
+    as `least` are there.
     """
 
     programme: Programme
@@ -166,11 +168,12 @@ class FirstRounds(Schedule):
         if state.arrived:
             yield Aggregate(tuple(state.arrived))
             state.arrived.clear()
-        clients = view.sample_idle(self.clients_per_round or len(view.fleet))
+        late, most = view.running, self.clients_per_round or len(view.fleet)
+        clients = view.sample_idle(most)
         for client in clients:
             yield train(client, self.programme, view)
         state.expected = set(clients)
-        state.own, state.closing = 0, self.closes(len(clients))
+        state.own, state.closing = 0, min(len(clients), self.closes(min(most, len(clients) + late)))
         state.first = view.tasks[clients[0]].id if clients else 0
         state.end = state.first + len(clients)
 
@@ -192,7 +195,7 @@ def first_of(
 ) -> Algorithm:
     """Rounds that do not wait for the slowest clients: the first k updates close a round.
 
-    w := Σ n_i w_i / Σ n_i over those k. k is `share` of the clients that the round asked, rounded up, unless
+    w := Σ n_i w_i / Σ n_i over those k. k is `share` of the clients that could be asked, rounded up, unless
     `k` is given. `late` says what becomes of the other updates. With a `window` a round also closes so many
     seconds after its first update, with `least` updates or more. With `share` = 1 it is FedAvg.
     """
