@@ -9,7 +9,7 @@ import pytest
 from offbeat.core.errors import UsageError
 from offbeat.report import write_html
 from tests.report.page import Page
-from tests.report.report_fakes import FakeRun, evaluation, figure_1, fleet
+from tests.report.report_fakes import FakeRun, evaluation, figure_1, fleet, reaching
 
 HOSTILE = '<script>alert("x")</script>&<!--'
 
@@ -80,6 +80,15 @@ def test_figure_1_bars_carry_groups_and_steps(tmp_path: Path) -> None:
         (5, 7),
     ]
     assert figure["layout"]["yaxis"]["ticktext"][0] == "client 1"
+
+
+def test_a_card_says_to_what_its_relative_time_is_relative(tmp_path: Path) -> None:
+    runs = [reaching("fast", 0, 5.0), reaching("slow", 0, 10.0)]
+    shown = write(tmp_path, runs, target=0.6, baseline="slow").shown
+    (card,) = (text for text in shown if text.startswith("first to"))
+    assert card == "first to 60 %: fast, 0.50x the time of slow"
+    shown = write(tmp_path, runs, target=0.6, baseline="fast").shown
+    assert "first to 60 %: fast" in shown
 
 
 def test_runs_with_nothing_recorded_still_make_a_page(tmp_path: Path) -> None:

@@ -228,7 +228,9 @@ def _cards(table: Table) -> list[tuple[str, str, str]]:
     idle = [(row.idle.mean, row) for row in table.rows if row.idle]
     cards = []
     for row in _first(table):
-        text = f"first to {measure.value_text(table.target or 0)}: {row.label}, {relative_text(row)}"
+        text = f"first to {measure.value_text(table.target or 0)}: {row.label}"
+        if row.relative is not None and row.label != table.baseline:
+            text += f", {relative_text(row)} the time of {table.baseline}"
         cards.append((f"{time_text(row, table.unit)} {table.unit.name}", text, row.label))
     if values:
         best = measure.best(row.best.mean for row in values if row.best)
