@@ -275,8 +275,11 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     matplotlib.use("agg")
     from matplotlib import pyplot
 
+    from offbeat.report.palette import choose_styles
+
     figure, axes = pyplot.subplots(2, 3, figsize=(15, 7.5), layout="constrained")
     curves = [axes[0, 0], axes[0, 1], axes[1, 0]]
+    styles = choose_styles(ALGORITHMS)
     panels: list[tuple[str, str, str, str]] = [
         ("clients", "clients", "events per second", "100 clients train at a time"),
         ("concurrency", "concurrency", "events per second", "of 1,000,000 clients, so many train at a time"),
@@ -289,8 +292,9 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
                 continue
             values = [1e6 / r["us_per_event"] if "events" in y else r["MiB"] - r["MiB_import"] for r in own]
             axis.plot(
-                [r[x] for r in own], values, marker="os^vDPX*"[i], ms=5, lw=1.4, color=f"C{i}", label=name
-            )
+                [r[x] for r in own], values, marker="os^vDPX*"[i], ms=5, lw=1.4, color=styles[name].colour,
+                label=name,
+            )  # fmt: skip
         axis.set(xscale="log", yscale="log", title=title, ylabel=y)
         axis.set_xlabel({"clients": "clients", "concurrency": "clients that train at a time"}[x])
     for axis in axes[0, :2]:

@@ -1,4 +1,4 @@
-"""Draw the picture of the front pages: where FedAvg waits, where FedCompass does not, and what that costs.
+"""Draw the picture of the front pages: where FedAvg waits, where FedBuff does not, and what that costs.
 
     offbeat compare stragglers --out runs/demo
     python docs/contrast.py runs/demo
@@ -19,14 +19,15 @@ from offbeat.runs.record import RunRecord, read_run
 IMAGE = Path(__file__).parent / "images" / "contrast.png"
 SHOWN = {
     "fedavg": "FedAvg: all wait for the slowest",
-    "fedcompass": "FedCompass: the fast take more steps",
+    "fedbuff": "FedBuff: nobody waits, three updates make a version",
 }
 SECONDS, TARGET = 60, 80
+TASKS = 1000
 
 
 def draw_timeline(axes: Axes, run: RunRecord, colour: str) -> None:
     """Draw a bar for each task, hatched where a client waits."""
-    timeline = make_timeline(run)
+    timeline = make_timeline(run, until=SECONDS, max_tasks=TASKS)
     for span in timeline.waiting:
         axes.barh(
             span.client, span.seconds, left=span.start, height=0.7, color=WAITING, hatch="////",
@@ -43,7 +44,7 @@ def draw_timeline(axes: Axes, run: RunRecord, colour: str) -> None:
             linewidth=0.6,
         )  # fmt: skip
     for aggregation in timeline.aggregations:
-        axes.axvline(aggregation.t, color=INK, linewidth=0.7, linestyle=":")
+        axes.axvline(aggregation.t, color=INK, linewidth=0.7, linestyle=":", alpha=0.5)
     axes.set(xlim=(0, SECONDS), ylim=(9.6, -0.6), yticks=range(10), ylabel="client")
     axes.tick_params(labelsize=8)
 

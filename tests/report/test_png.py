@@ -49,7 +49,7 @@ def test_labels_are_taken_literally_however_many_and_never_leave_the_folder(
 ) -> None:
     """More labels than colours."""
     labels = ["../../$\\frac{", "_hidden", "<script>", "A b", "a/b", "..."]
-    monkeypatch.setattr(palette, "LABEL_COLOURS", palette.LABEL_COLOURS[: len(labels) - 1])
+    monkeypatch.setattr(palette, "LABEL_STYLES", palette.LABEL_STYLES[: len(labels) - 1])
     paths = write_figures([fleet(label, 0, clients=2, tasks=3) for label in labels], tmp_path)
     assert all(path.parent == tmp_path and path.exists() for path in paths)
     assert len({path.name.lower() for path in paths}) == len(COMMON) + len(labels)

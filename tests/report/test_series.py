@@ -5,10 +5,18 @@ import math
 import numpy as np
 import pytest
 
+from offbeat.algorithms import ALGORITHMS
 from offbeat.report import make_curves, participation, read_activity, staleness_histograms
 from offbeat.report.activity import Activity
 from offbeat.report.labels import shortened
-from offbeat.report.palette import GROUP_COLOURS, LABEL_COLOURS, choose_styles, group_colour, text_on
+from offbeat.report.palette import (
+    ALGORITHM_STYLES,
+    GROUP_COLOURS,
+    LABEL_STYLES,
+    choose_styles,
+    group_colour,
+    text_on,
+)
 from offbeat.report.panels import MOST_TICKS, participation_panels, staleness_panels, ticks_of
 from offbeat.report.units import (
     byte_unit,
@@ -162,12 +170,26 @@ def test_units() -> None:
     assert [seed_list([3]), seed_list([2, 0, 1]), seed_list([0, 2])] == ["seed 3", "seeds 0-2", "seeds 0, 2"]
 
 
-def test_labels_keep_their_colour_and_get_a_dash_when_colours_run_out() -> None:
-    style = choose_styles(["a", "b", "a", *(str(k) for k in range(8))])
-    assert style["b"].colour == LABEL_COLOURS[1]
-    assert (style["6"].colour, style["6"].dash) == (LABEL_COLOURS[0], "dash")
+def test_labels_of_ones_own_get_colours_in_order_and_a_dash_when_eight_are_used() -> None:
+    style = choose_styles(["a", "b", "a", *(str(k) for k in range(30))])
+    assert [style["a"], style["b"], style["0"]] == list(LABEL_STYLES[:3])
+    assert [style["5"].dash, style["6"].dash, style["14"].dash] == ["solid", "dash", "dot"]
+    assert style["22"] == style["a"]
+
+
+def test_groups_repeat_their_colours_and_texts_can_be_read() -> None:
     assert group_colour(1) == group_colour(1 + len(GROUP_COLOURS)) != group_colour(None)
     assert text_on("#000000") != text_on("#ffffff")
+
+
+def test_every_algorithm_has_a_style_of_its_own_whatever_is_beside_it() -> None:
+    assert set(ALGORITHM_STYLES) == set(ALGORITHMS)
+    assert len({style.colour for style in LABEL_STYLES}) == len(LABEL_STYLES)
+    alone = choose_styles(["fedbuff"])
+    beside = choose_styles(["mine", "fedasync", "fedavg", "fedbuff", "fedavg with more steps"])
+    assert alone["fedbuff"] == beside["fedbuff"] == ALGORITHM_STYLES["fedbuff"]
+    assert len(set(beside.values())) == 5
+    assert beside["mine"] == next(style for style in LABEL_STYLES if style not in map(beside.get, ALGORITHMS))
 
 
 def test_a_client_is_called_by_its_name_where_it_has_one() -> None:

@@ -11,7 +11,7 @@ from matplotlib.patches import Patch
 
 from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units, make_curve
 from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save, style_axes
-from offbeat.report.palette import DASHES, INK, MUTED, Styles, choose_styles
+from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.static import draw_curve
 from offbeat.verdicts.cost import Cost
 from offbeat_papers.arm_rows import ItemRows
@@ -98,19 +98,17 @@ def _amounts(rows: ItemRows, styles: Styles, *, bars: bool) -> Figure | None:
         x = [k + (place - (len(labels) - 1) / 2) * width * bars for k, _ in means]
         y = [mean for _, (mean, _, _) in means]
         errors = [[mean - low for _, (mean, low, _) in means], [high - mean for _, (mean, _, high) in means]]
-        style, paler = styles[label], 1.0
+        style = styles[label]
         if bars:
             early = [_early(rows, (label, columns[k])) for k, _ in means]
             hatches = [_HATCH if each else "" for each in early]
             unreached |= any(early)
-            # Colours that come again are paler.
-            paler = 1.0 if style.dash == DASHES[0] else 0.5
-            ax.bar(x, y, width * 0.9, color=style.colour, alpha=paler, hatch=hatches, edgecolor="white", lw=0)
+            ax.bar(x, y, width * 0.9, color=style.colour, hatch=hatches, edgecolor="white", lw=0)
         line = ax.errorbar(
             x, y, errors, color=INK if bars else style.colour, capsize=2, linewidth=0 if bars else 1.6,
             elinewidth=1, linestyle=LINE_STYLES[style.dash], marker="" if bars else "o", markersize=4,
         )  # fmt: skip
-        handles[label] = Patch(color=style.colour, alpha=paler) if bars else line
+        handles[label] = Patch(color=style.colour) if bars else line
     ax.set_xticks(range(len(columns)), [plain(column) for column in columns])
     if len(columns) > _WIDE:
         ax.tick_params(axis="x", rotation=30)

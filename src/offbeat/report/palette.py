@@ -1,19 +1,20 @@
-"""Colours that stay apart for colour-blind readers; a label has the same one in every figure.
+"""Colours that stay apart for colour-blind readers; an algorithm has the same one in every figure.
 
-Labels use the palette of Okabe and Ito (yellow darkened to be legible on white); arrival groups use
-the light palette of Paul Tol, on which dark text can be read.
+The first eight colours of labels, six of which are of the palette of Okabe and Ito, stay apart in every kind
+of colour blindness. The algorithms that are compared most have them. Not all other colours stay apart, so
+their lines are dashed or dotted. Arrival groups use the light palette of Paul Tol, on which dark text can be
+read.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Literal
 
-Dash = Literal["solid", "dash", "dot", "dashdot"]
+Dash = Literal["solid", "dash", "dot"]
 
-LABEL_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5B5B5B", "#A39400")
 GROUP_COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#44BB99", "#FFAABB", "#99DDFF", "#BBCC33", "#C5A5CF")
 GROUPS_TOLD_APART = len(GROUP_COLOURS)
-DASHES: tuple[Dash, ...] = ("solid", "dash", "dot", "dashdot")
 
 INK = "#1c2733"
 MUTED = "#66717e"
@@ -28,7 +29,7 @@ RECALLED = "#6A1B9A"
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How a label is drawn: a colour, and a dash once the colours have run out."""
+    """How a label is drawn: a colour, and a dash."""
 
     colour: str
     dash: Dash
@@ -36,14 +37,27 @@ class Style:
 
 Styles = Mapping[str, Style]
 
+_COLOURS: Mapping[Dash, tuple[str, ...]] = {
+    "solid": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#7A4B1E"),
+    "dash": ("#5B5B5B", "#C51B7D", "#2F7296", "#D4A373", "#9E9AC8", "#4D9221", "#E07B91", "#00563E"),
+    "dot": ("#3B4CC0", "#8A3D00", "#AA4499", "#101010", "#5E3C99", "#FF6F61", "#A39400", "#2B2B5E"),
+}
+LABEL_STYLES = tuple(Style(colour, dash) for dash, colours in _COLOURS.items() for colour in colours)
+_ALGORITHMS = (
+    "fedavg", "fedcompass", "fedbuff", "fedasync", "fedasmu", "fedfa", "fedssmu", "port",
+    "fedavgm", "fedprox", "fedat", "scaffold", "fednova", "moon", "feddyn", "fedlws",
+    "fedadam", "fedyogi", "fedadagrad", "asofed", "wireless",
+)  # fmt: skip
+ALGORITHM_STYLES: Styles = dict(zip(_ALGORITHMS, LABEL_STYLES, strict=False))
+"""The style of each algorithm in every figure; those that are compared most come first."""
+
 
 def choose_styles(labels: Iterable[str]) -> Styles:
-    """Give each label its style, in order."""
-    n = len(LABEL_COLOURS)
-    return {
-        label: Style(LABEL_COLOURS[i % n], DASHES[i // n % len(DASHES)])
-        for i, label in enumerate(dict.fromkeys(labels))
-    }
+    """Give each label its style: an algorithm its own, and other labels what is left, in order."""
+    unique = list(dict.fromkeys(labels))
+    fixed = {label: ALGORITHM_STYLES[label] for label in unique if label in ALGORITHM_STYLES}
+    left = cycle([style for style in LABEL_STYLES if style not in fixed.values()])
+    return {label: fixed[label] if label in fixed else next(left) for label in unique}
 
 
 def group_colour(group: int | None) -> str:
