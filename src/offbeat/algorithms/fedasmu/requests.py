@@ -4,7 +4,7 @@ A task of L epochs may ask once, after l* ∈ [1, L − 1] of them. The reward R
 the merge; a request that finds nothing newer has none and teaches nothing (Algorithm 2, lines 9-15). On a
 client's first task a model that all clients share chooses l*: an LSTM with a linear layer goes over the
 epochs and gives the probability of asking at each one, trained by REINFORCE. From then on the client's own
-Q-table moves its l* by +1, 0 or −1. (The paper prints the third action as a second +1.)
+Q-table moves its l* by +1, 0 or −1. (The paper prints +1 for the action *stay*, too.)
 
 Everything here follows from the rewards in the journal. So the tables are kept with the schedule's state
 on the client's behalf, and neither a replay nor a resumed run needs a model to know when a client asks.
