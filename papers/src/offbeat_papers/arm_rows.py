@@ -1,13 +1,14 @@
 """The rows of an item: its runs by label, column and seed, and the arms that its claims compare."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from offbeat.core.metric_names import NamedMetric, first_shown
 from offbeat.verdicts.cost import Cost
 from offbeat_papers.cells import MOST_SEEDS, Cell, study_cells
+from offbeat_papers.levels import LEVELS, Climb, RunLevels
 from offbeat_papers.load import size_columns, study_recipe
-from offbeat_papers.rows import ResultRow, Results
+from offbeat_papers.rows import ResultRow, Results, target_text
 from offbeat_papers.run import target_of
 from offbeat_papers.study import COSTS, VALUES, Item, PaperClaim, Size, Study
 
@@ -33,6 +34,7 @@ class ItemRows:
         plan: Its runs with the recipe's own seeds, each an arm and a seed.
         limits: Limit of its runs in virtual seconds, by column.
         seeds: The seeds of the recipe.
+        levels: Levels of its runs by digest, machine, metric and target. Empty means that they have none.
     """
 
     study: Study
@@ -45,6 +47,7 @@ class ItemRows:
     plan: frozenset[tuple[Arm, int]]
     limits: Mapping[str, float]
     seeds: range
+    levels: Mapping[tuple[str, str, str, str], RunLevels] = field(default_factory=dict)
 
     @property
     def item(self) -> Item:
@@ -107,6 +110,29 @@ class ItemRows:
                 found[seed] = amount
         return found
 
+    def values(self, arm: Arm, by: str) -> dict[int, float]:
+        """Each seed's value for an arm; without seeds that did not measure it."""
+        amounts = self.amounts(arm, by)
+        return {seed: amount for seed, amount in amounts.items() if not isinstance(amount, Cost)}
+
+    def climbs(self, arm: Arm, by: str) -> dict[int, Climb]:
+        """Each seed's way to the target; without seeds that did not measure the target."""
+        found = {}
+        for seed, row in self.runs.get(arm, {}).items():
+            if arm[1] in self.targets and row.cost(by, self.metric, self.targets[arm[1]]) is not None:
+                found[seed] = self._climb(row, arm[1], by)
+        return found
+
+    def _climb(self, row: ResultRow, column: str, by: str) -> Climb:
+        key = row.digest, row.machine, self.metric, target_text(self.targets[column])
+        levels, place = self.levels.get(key), COSTS.index(by)
+        # A run that has diverged has no levels: it would never have reached them.
+        end = self._horizon(column, by) if levels is None else float(row.spent[self.metric][place])
+        costs = (None,) * len(LEVELS) if levels is None else levels.costs
+        return Climb(
+            tuple(Cost(end, False) if each is None else Cost(each[place], True) for each in costs), end
+        )
+
     def _horizon(self, column: str, by: str) -> float:
         """Censoring of a run that has diverged: the most that any run in its column could spend."""
         rows = [row for (_, own), runs in self.runs.items() if own == column for row in runs.values()]
@@ -158,6 +184,7 @@ def item_rows(
         frozenset(((c.label, c.column), c.seed) for c in planned if c.seed - first < c.recipe.seeds),
         {cell.column: cell.recipe.until.seconds or 0.0 for cell in planned},
         range(first, first + count),
+        results.levels(study.name),
     )  # fmt: skip
 
 

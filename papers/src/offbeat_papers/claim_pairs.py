@@ -17,6 +17,7 @@ from offbeat.verdicts.family import (
     complete_seeds,
 )
 from offbeat_papers.arm_rows import Arm, ItemRows, bases_of, claim_arms
+from offbeat_papers.levels import fair_advantage, level_advantage
 from offbeat_papers.study import COSTS, VALUES, Item, Number, PaperClaim
 
 
@@ -29,10 +30,14 @@ class JudgedPair:
         than: The other arm.
         seeds: The seeds that both arms have.
         advantages: The advantage in each seed whose two runs are of the same kind of processor; for a cost,
-            the logarithm of the ratio. None means that neither arm reached the target.
+            the logarithm of the ratio, averaged over levels if the runs have them. None means that neither
+            arm reached the target, or any level.
         paper: The advantage by the paper's numbers, in the same unit; infinite if the other arm never reached
             the target. None means that the paper has no such numbers.
         kinds: The kind of processor of the runs that were compared, by seed.
+        whole: Of a cost whose runs have levels, the advantage with all that each run spent. `advantages` are
+            within what both runs spent, so that a longer run is not behind for its length.
+        at_target: The same at the target alone.
     """
 
     better: Arm
@@ -41,6 +46,8 @@ class JudgedPair:
     advantages: Mapping[int, float | None]
     paper: float | None
     kinds: Mapping[int, str] = field(default_factory=dict)
+    whole: Mapping[int, float | None] = field(default_factory=dict)
+    at_target: Mapping[int, float | None] = field(default_factory=dict)
 
     @property
     def columns(self) -> frozenset[str]:
@@ -142,13 +149,18 @@ def _measure_on_each_kind(rows: ItemRows, claim: PaperClaim, by: str, better: Ar
 
     Other kinds round differently. If a seed was made on several kinds, the first one counts.
     """
-    advantages: dict[int, float | None] = {}
-    kinds: dict[int, str] = {}
+    found: dict[int, tuple[JudgedPair, str]] = {}
     for kind in rows.kinds:
-        found = _measure_gains(rows.on(kind), claim, by, better, than).advantages
-        advantages, kinds = dict(found) | advantages, dict.fromkeys(found, kind) | kinds
-    pair = _measure_gains(rows, claim, by, better, than)
-    return replace(pair, advantages={seed: advantages[seed] for seed in sorted(advantages)}, kinds=kinds)
+        pair = _measure_gains(rows.on(kind), claim, by, better, than)
+        found = dict.fromkeys(pair.advantages, (pair, kind)) | found
+    in_order = {seed: found[seed] for seed in sorted(found)}
+    return replace(
+        _measure_gains(rows, claim, by, better, than),
+        advantages={seed: pair.advantages[seed] for seed, (pair, _) in in_order.items()},
+        kinds={seed: kind for seed, (_, kind) in found.items()},
+        whole={seed: pair.whole[seed] for seed, (pair, _) in in_order.items() if pair.whole},
+        at_target={seed: pair.at_target[seed] for seed, (pair, _) in in_order.items() if pair.whole},
+    )
 
 
 def _measure_gains(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:
@@ -162,24 +174,40 @@ def _measure_gains(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than
         _measure_pair(rows, by, arm, base)
         for arm, base in zip((better, than), bases_of(claim, better, than), strict=True)
     )
-    own, other = ahead.advantages, behind.advantages
-    advantages = {
+    paper = None if ahead.paper is None or behind.paper is None else ahead.paper - behind.paper
+    return JudgedPair(
+        better, than, ahead.seeds & behind.seeds,
+        _gains(ahead.advantages, behind.advantages),
+        None if paper is None or isnan(paper) else paper,
+        whole=_gains(ahead.whole, behind.whole),
+        at_target=_gains(ahead.at_target, behind.at_target),
+    )  # fmt: skip
+
+
+def _gains(own: Mapping[int, float | None], other: Mapping[int, float | None]) -> dict[int, float | None]:
+    return {
         seed: None if own[seed] is None and other[seed] is None else (own[seed] or 0.0) - (other[seed] or 0.0)
         for seed in own
         if seed in other
     }
-    paper = None if ahead.paper is None or behind.paper is None else ahead.paper - behind.paper
-    paper = None if paper is None or isnan(paper) else paper
-    return JudgedPair(better, than, ahead.seeds & behind.seeds, advantages, paper)
 
 
 def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair:
-    ahead, behind = rows.amounts(better, by), rows.amounts(than, by)
-    seeds = [seed for seed in ahead if seed in behind]
     sign = _sign(rows, by)
-    advantages = {seed: _advantage(ahead[seed], behind[seed], sign) for seed in seeds}
     paper = _paper_advantage(rows.item, by, better, than, sign)
-    return JudgedPair(better, than, frozenset(seeds), advantages, paper)
+    if by in COSTS and rows.levels:
+        own, other = rows.climbs(better, by), rows.climbs(than, by)
+        both = {seed: (own[seed], other[seed]) for seed in own if seed in other}
+        return JudgedPair(
+            better, than, frozenset(both),
+            {seed: fair_advantage(*climbs) for seed, climbs in both.items()},
+            paper,
+            whole={seed: level_advantage(*climbs) for seed, climbs in both.items()},
+            at_target={seed: log_ratio(a.costs[-1], b.costs[-1]) for seed, (a, b) in both.items()},
+        )  # fmt: skip
+    ahead, behind = rows.amounts(better, by), rows.amounts(than, by)
+    advantages = {seed: _advantage(ahead[seed], behind[seed], sign) for seed in ahead if seed in behind}
+    return JudgedPair(better, than, frozenset(advantages), advantages, paper)
 
 
 def _sign(rows: ItemRows, by: str) -> float:

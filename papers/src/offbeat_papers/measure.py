@@ -23,6 +23,7 @@ from offbeat.report.claims import LAST
 from offbeat.report.records import Rows, recorded_metrics
 from offbeat.runs.processor import gpu_name, processor_name
 from offbeat.runs.record import RunRecord
+from offbeat_papers.levels import RunLevels, level_costs
 from offbeat_papers.rows import DIVERGED, ResultRow, RunCurve, Spent, target_text
 
 CURVE_POINTS = 60
@@ -80,6 +81,24 @@ def measure_run(
             for m, rows in series.items() if not is_statistic(m.name)
         },
     )  # fmt: skip
+
+
+def run_levels(row: ResultRow, record: RunRecord, targets: Collection[float]) -> list[RunLevels]:
+    """The costs of a run at the levels on the way to each target, for the metrics that are shares.
+
+    Args:
+        row: The run's row.
+        record: The run.
+        targets: The targets.
+    """
+    evaluated = record.metrics
+    shares = [m for m in _measures(record, evaluated) if m.is_share and not is_statistic(m.name)]
+    return [
+        RunLevels(row.digest, row.machine, measure.name, target_text(target), costs)
+        for measure in shares
+        for target in sorted(targets)
+        for costs in [level_costs(_defined(evaluated, measure.name), measure, target)]
+    ]
 
 
 def diverged_run(

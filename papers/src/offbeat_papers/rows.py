@@ -1,4 +1,4 @@
-"""Rows of results: one for each finished run, in a CSV file for each study, and the runs' curves beside it.
+"""Rows of results: one for each finished run, in a CSV file for each study; curves and levels beside it.
 
 A row is found by the digest of its run. Several processes may append at the same time, because a file lock
 protects the file. A row is on the disk when `Results.append` returns. Readers drop a last row that a crash
@@ -24,6 +24,7 @@ from offbeat.documents import read_text
 from offbeat.runs.files import sync_directory
 from offbeat.runs.permissions import file_mode
 from offbeat.verdicts.cost import Cost
+from offbeat_papers.levels import RunLevels
 from offbeat_papers.provenance import CommitState, commit_state
 from offbeat_papers.study import COSTS, VALUES
 
@@ -33,7 +34,7 @@ DIVERGED = "has diverged"
 _MOST_BYTES = 2**28  # bytes of a file of rows
 _LARGEST = 1e100
 """Largest number of a row; a run that gives a larger one has this one."""
-_CURVES = "-curves"  # end of the name of a file of curves
+_CURVES, _LEVELS = "-curves", "-levels"  # ends of the names of the files beside one of rows
 Spent = Sequence[float]
 """Costs before an evaluation: virtual seconds, versions, tasks that arrived, bytes up and down."""
 
@@ -161,7 +162,8 @@ class Results:
     def studies(self) -> list[str]:
         """Names of the studies that have rows, sorted; those of tuning too."""
         # A dataset has other tables too; their names have no dash.
-        files = (path for path in sorted(self.folder.glob("*-*.csv")) if not path.stem.endswith(_CURVES))
+        beside = (_CURVES, _LEVELS)
+        files = (path for path in sorted(self.folder.glob("*-*.csv")) if not path.stem.endswith(beside))
         return [path.stem.replace("-", "/", 1) for path in files]
 
     def runs(self, study: str) -> Path:
@@ -210,17 +212,25 @@ class Results:
 
     def curves(self, study: str) -> dict[tuple[str, str], RunCurve]:
         """Curves of a study's runs by digest and metric; errors: as of `rows`."""
-        path = _curves(self.path(study))
+        path = _beside(self.path(study), _CURVES)
         rows = _read(path, [field.name for field in fields(RunCurve)])
         return {(row["digest"], row["metric"]): _read_curve(row, path, line) for line, row in rows}
 
-    def append(self, row: ResultRow, curves: Sequence[RunCurve]) -> None:
-        """Append a run's row and its curves; durable on return. Raises `UsageError` as `rows` does."""
+    def levels(self, study: str) -> dict[tuple[str, str, str, str], RunLevels]:
+        """Levels of a study's runs by digest, machine, metric and target; errors: as of `rows`."""
+        path = _beside(self.path(study), _LEVELS)
+        rows = _read(path, [field.name for field in fields(RunLevels)])
+        found = [_read_levels(row, path, line) for line, row in rows]
+        return {(each.digest, each.machine, each.metric, each.target): each for each in found}
+
+    def append(self, row: ResultRow, curves: Sequence[RunCurve], levels: Sequence[RunLevels] = ()) -> None:
+        """Append a run's row, curves and levels; durable on return. Raises `UsageError` as `rows` does."""
         path = self.path(row.study)
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock(row.study):
-            # The curves come first: a row without its curves counts as none.
-            _append(_curves(path), [_curve_cells(curve) for curve in curves])
+            # The row comes last: what has no row counts as none.
+            _append(_beside(path, _CURVES), [_curve_cells(curve) for curve in curves])
+            _append(_beside(path, _LEVELS), [_level_cells(each) for each in levels])
             _append(path, [_row_cells(row)])
         sync_directory(self.folder)
 
@@ -247,8 +257,8 @@ def _state(path: Path) -> tuple[int, ...]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _curves(path: Path) -> Path:
-    return path.with_name(f"{path.stem}{_CURVES}.csv")
+def _beside(path: Path, end: str) -> Path:
+    return path.with_name(f"{path.stem}{end}.csv")
 
 
 def _row_cells(row: ResultRow) -> dict[str, str]:
@@ -262,6 +272,11 @@ def _curve_cells(curve: RunCurve) -> dict[str, str]:
         "seconds": " ".join(f"{t:.6g}" for t in curve.seconds),
         "values": " ".join(f"{value:.4g}" for value in curve.values),
     }
+
+
+def _level_cells(levels: RunLevels) -> dict[str, str]:
+    costs = json.dumps(_rounded(levels.costs), separators=(",", ":"))
+    return {**asdict(levels), "costs": costs}
 
 
 def _text(value: Any) -> str:
@@ -342,6 +357,15 @@ def _read_curve(cells: Mapping[str, str], path: Path, line: int) -> RunCurve:
     if len(seconds) != len(values):
         raise _unreadable(path, line, f"{len(seconds)} seconds and {len(values)} values")
     return RunCurve(cells["digest"], cells["metric"], seconds, values)
+
+
+def _read_levels(cells: Mapping[str, str], path: Path, line: int) -> RunLevels:
+    try:
+        costs = json.loads(cells["costs"], parse_constant=_no_number)
+        _check_numbers([each for level in costs for each in level or ()], least=0.0)
+        return convert({**cells, "costs": costs}, RunLevels)
+    except (ValueError, TypeError, ValidationError, RecursionError):
+        raise _unreadable(path, line, f"costs = {cells['costs']!r:.60}") from None
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]]:

@@ -12,7 +12,14 @@ from offbeat.recipes.names import check_names, named_functions
 from offbeat.recipes.run_pool import PlannedRun, RunProgress, run_planned
 from offbeat.runs.record import read_run
 from offbeat_papers.cells import Cell
-from offbeat_papers.measure import RunName, diverged_run, kind_here, measure_run, reduced_curves
+from offbeat_papers.measure import (
+    RunName,
+    diverged_run,
+    kind_here,
+    measure_run,
+    reduced_curves,
+    run_levels,
+)
 from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.study import Study
 
@@ -109,8 +116,10 @@ class _Queue:
             shutil.rmtree(run.directory)
         elif report.error is None:
             record = read_run(run.directory)
-            row = measure_run(place, record, named_targets(cell), report.processor)
-            self._results.append(row, reduced_curves(cell.digest, record, cell.recipe.metric))
+            targets = named_targets(cell)
+            row = measure_run(place, record, targets, report.processor)
+            curves = reduced_curves(cell.digest, record, cell.recipe.metric)
+            self._results.append(row, curves, run_levels(row, record, targets))
             shutil.rmtree(run.directory)
         lock.release()
 
