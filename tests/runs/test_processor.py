@@ -33,6 +33,14 @@ def test_the_name_is_the_makers_or_the_architecture(tmp_path: Path, monkeypatch:
     assert named_in(tmp_path, text, monkeypatch) == "AMD EPYC"
 
 
+def test_two_generations_with_one_name_are_two_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [
+        named_in(tmp_path, f"cpu family\t: 6\nmodel\t\t: {model}\nmodel name\t: Intel Xeon\n", monkeypatch)
+        for model in (85, 207)
+    ]
+    assert names == ["Intel Xeon family 6 model 85", "Intel Xeon family 6 model 207"]
+
+
 def test_a_run_has_the_kinds_of_processor_that_made_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,13 +10,19 @@ MOST_LETTERS = 200
 
 @cache
 def processor_name() -> str:
-    """Name of this machine's kind of processor: the maker's, or else the architecture."""
+    """Name of this machine's kind of processor: the maker's with family and model, or else the architecture.
+
+    Makers and hosts give processors of several generations one name, and these round differently.
+    """
     try:
         lines = CPUINFO.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    name = next(filter(None, named), platform.processor() or platform.machine() or "unknown")
+    # Of several processors, the first one counts.
+    known = {key.strip(): value.strip() for key, _, value in reversed([x.partition(":") for x in lines])}
+    name = known.get("model name") or platform.processor() or platform.machine() or "unknown"
+    if known.get("cpu family") and known.get("model"):
+        name += f" family {known['cpu family']} model {known['model']}"
     return name[:MOST_LETTERS]
 
 
