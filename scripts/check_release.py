@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import bill_of_materials
 import check_wheel
 import index_metadata
+import pins
 import release_notes
 
 ROOT = Path(__file__).parents[1]
@@ -334,17 +335,43 @@ def sbom(release: Release) -> str:
 def extras(release: Release) -> str:
     """Each extra can be installed: an index has a version of all that it names."""
     declared = re.findall(r"^Provides-Extra: (.+)$", _metadata(release.wheels["offbeat"]), re.MULTILINE)
-    uv = (sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", "--python", release.python)
     for extra in declared:
         wanted = release.work / f"{extra}.in"
         wanted.write_text(f"offbeat[{extra}] @ {release.wheels['offbeat'].as_uri()}\n", encoding="utf-8")
-        done = subprocess.run((*uv, wanted), capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = " ".join(done.stderr.split())[-400:]
-            if re.search(r"error sending request|Failed to fetch|[Nn]etwork connectivity", done.stderr):
-                raise NotDoneError(f"no index answers: {reason}")
-            raise FailedError(f"the extra {extra}: {reason}")
+        resolve("--python", release.python, wanted)
     return f"an index has all that the {len(declared)} extras name"
+
+
+def resolve(*words: str | Path) -> None:
+    """Find versions of all that is required. Raises `NotDoneError` where no index answers."""
+    macos = {"MACOSX_DEPLOYMENT_TARGET": "14.0"}  # the oldest for which PyTorch has wheels
+    try:
+        output(
+            sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--no-header", *words, environment=macos
+        )
+    except FailedError as error:
+        if re.search(r"error sending request|Failed to fetch|[Nn]etwork connectivity", str(error)):
+            raise NotDoneError(f"no index answers: {error}") from None
+        raise
+
+
+def pinned(_: Release) -> str:
+    """The pins admit the Pythons that are promised, and have wheels for the oldest and the newest."""
+    text, promised = pins.CONSTRAINTS.read_text("utf-8"), pins.promised()
+    newest = promised[-1].rpartition(".")[0]
+    for python in (promised[0], newest):
+        for system in ("linux", "macos"):
+            wheels = ("--only-binary", ":all:", "--python-version", python, "--python-platform", system)
+            resolve(*wheels, "-c", pins.CONSTRAINTS, "--all-extras", "pyproject.toml")
+    try:
+        metadata = pins.read_index()
+    except subprocess.CalledProcessError as error:
+        raise FailedError(error.stderr) from None
+    if (true := pins.with_pythons(text, metadata)) != text:
+        raise FailedError("constraints.txt says other Pythons than the index: run python scripts/pins.py")
+    if wrong := pins.refused(true, promised):
+        raise FailedError("\n".join(wrong))
+    return f"all {len(pins.pins(text))} admit Python {promised[0]} to {newest}, and have wheels for both"
 
 
 def licences(release: Release) -> str:
@@ -399,6 +426,15 @@ def newest(_: Release) -> str:
     return "make test-newest passes"
 
 
+def demo(release: Release) -> str:
+    """`make demo` works in a copy of the tree, with the oldest Python on this machine."""
+    program = next(filter(None, map(_python, PYTHONS)), None)
+    if program is None:
+        raise NotDoneError("no Python that is promised is on this machine")
+    output("make", "demo", f"PYTHON={program}", cwd=copied_tree(release.work / "demo"))
+    return f"make demo works with {output(program, '--version').strip()}"
+
+
 def pythons(release: Release) -> str:
     """The wheel runs with each supported Python that is on this machine."""
     ran, absent = [], []
@@ -436,22 +472,25 @@ def pythons(release: Release) -> str:
 
 
 def _python(version: str) -> str | None:
-    known = [
-        shutil.which(f"python{version}"),
-        *map(str, Path.home().glob(f".pyenv/versions/{version}.*/bin/python")),
+    """The oldest interpreter on this machine of a version such as 3.11."""
+    candidates = [
+        *(Path(folder) / f"python{version}" for folder in os.get_exec_path()),
+        *Path.home().glob(f".pyenv/versions/{version}.*/bin/python"),
     ]
-    for program in filter(None, known):
-        done = subprocess.run([program, "-c", "import venv"], capture_output=True, check=False)
+    found = dict[str, tuple[int, ...]]()
+    for program in filter(Path.is_file, candidates):
+        told = "import ensurepip, sys, venv; print(*sys.version_info[:3])"
+        done = subprocess.run([program, "-c", told], capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            return program
-    return None
+            found[str(program)] = tuple(map(int, done.stdout.split()))
+    return min(found, key=found.__getitem__, default=None)
 
 
 CHECKS: dict[str, Callable[[Release], str]] = {
     "versions": versions, "citation": citation, "notes": notes, "commits": commits, "workflows": workflows,
     "builds": builds, "metadata": metadata, "contents": contents, "readme": readme, "fresh": fresh,
-    "extras": extras, "sbom": sbom, "licences": licences, "audit": audit, "pythons": pythons,
-    "oldest": oldest, "newest": newest,
+    "extras": extras, "pins": pinned, "sbom": sbom, "licences": licences, "audit": audit, "demo": demo,
+    "pythons": pythons, "oldest": oldest, "newest": newest,
 }  # fmt: skip
 
 

@@ -38,7 +38,7 @@ def test_the_papers_have_the_version_of_the_package_and_pin_it() -> None:
 
 def test_the_commit_hooks_have_the_pinned_formatter() -> None:
     hooks = read(".pre-commit-config.yaml")
-    (pin,) = re.findall(r"^ruff==\S+$", read("constraints.txt"), re.MULTILINE)
+    (pin,) = re.findall(r"^ruff==\S+", read("constraints.txt"), re.MULTILINE)
     assert set(re.findall(r"ruff==[\w.]+", hooks)) == {pin}
 
 
