@@ -7,17 +7,28 @@ BIN := .venv/bin
 .PHONY: demo check lines prose test test-thorough test-bits test-gpu test-ray test-hf test-oldest test-newest \
 	check-wheel check-deploy dist release-check release-notes docs-version lint docs timelines env clean
 
+# What installs says nothing where it succeeds. Where it fails, all that it said is shown.
+QUIETLY := sh -c 'out=$$("$$@" 2>&1) || { code=$$?; printf "%s\n" "$$out"; exit $$code; }' quietly
+PIP_INSTALL := -m pip install --disable-pip-version-check
+INSTALL := $(QUIETLY) $(BIN)/python $(PIP_INSTALL) --no-compile -c constraints.txt
+
 env: .venv/installed
 
-.venv/installed: pyproject.toml papers/pyproject.toml constraints.txt
+# What the demo needs; `make env` adds the rest to the same environment.
+.venv/demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Offbeat needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-		-e ".[digits,net,flower,dev,docs]" -e ./papers
+	@echo "Installing PyTorch and what the demo needs; the README says how much that is."
+	@$(INSTALL) -e ".[digits]"
 	@touch $@
 
-demo: env
+.venv/installed: .venv/demo papers/pyproject.toml
+	@echo "Installing what tests and documentation need."
+	@$(INSTALL) -e ".[digits,net,flower,dev,docs]" -e ./papers
+	@touch $@
+
+demo: .venv/demo
 	rm -rf runs/demo
 	$(BIN)/offbeat compare stragglers --out runs/demo
 	$(BIN)/offbeat report runs/demo -o runs/demo/report.html
@@ -79,7 +90,7 @@ test-gpu: env
 # Ray is large: it has an environment of its own.
 .venv-ray/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-ray
-	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -e ".[digits,test,ray]"
+	@$(QUIETLY) .venv-ray/bin/python $(PIP_INSTALL) -e ".[digits,test,ray]"
 	@touch $@
 
 test-ray: .venv-ray/installed
@@ -88,7 +99,7 @@ test-ray: .venv-ray/installed
 # So has what the extra hf brings: the tutorial on LoRA runs here, and elsewhere where the extra is installed.
 .venv-hf/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv-hf
-	.venv-hf/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[digits,test,hf]"
+	@$(QUIETLY) .venv-hf/bin/python $(PIP_INSTALL) -c constraints.txt -e ".[digits,test,hf]"
 	@touch $@
 
 test-hf: .venv-hf/installed
@@ -97,13 +108,13 @@ test-hf: .venv-hf/installed
 # The tools of a release have an environment of their own: nothing of Offbeat is in it.
 .venv-release/installed: pyproject.toml
 	$(PYTHON) -m venv .venv-release
-	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check --group release
+	@$(QUIETLY) .venv-release/bin/python $(PIP_INSTALL) --upgrade "pip>=25.1"
+	@$(QUIETLY) .venv-release/bin/python $(PIP_INSTALL) --group release
 	@touch $@
 
 # The oldest version of each dependency that pyproject.toml allows, and of theirs what goes with it; and the newest,
 # which an installation without constraints.txt gets. Versions deprecate what others call, so warnings are no errors
-# here. PyTorch has several gigabytes here. Flower is not here: its one version that works bounds the others.
+# here. PyTorch has several gigabytes here. Flower is not here: its versions that work bound the others.
 RESOLUTION_oldest := lowest-direct
 RESOLUTION_newest := highest
 
@@ -123,7 +134,7 @@ test-oldest: .venv-oldest/installed
 test-newest: .venv-newest/installed
 	.venv-newest/bin/pytest $(WITH_OTHERS)
 
-# All of a release that needs no package index, and what remains. SKIP=oldest,newest,pythons leaves out what downloads much.
+# All of a release that needs no package index, and what remains. SKIP=oldest,newest,pythons,demo leaves out what downloads much.
 REPOSITORY ?=
 SKIP ?=
 
