@@ -94,7 +94,7 @@ def test_did_you_mean(word, hint):
 def test_a_checked_dataclass_says_in_one_line_what_is_wrong() -> None:
     """By a call, from Python; within something else pydantic says where it is."""
     wrong: list[tuple[Callable[[], object], str]] = [
-        (lambda: ob.Training(optimizer="Adam"), "Training: optimizer = 'Adam' is not allowed: it is unknown"),
+        (lambda: ob.Training(optimizer="Adan"), "Training: optimizer = 'Adan' is not allowed: it is unknown"),
         (lambda: ob.Training(batchsize=3), 'Training: unknown key batchsize; did you mean "batch_size"?'),  # type: ignore[call-arg]
         (lambda: ob.Until(versions=0), "Until: versions = 0 is not allowed: should be greater than or equal"),
         (lambda: replace(ob.Every(), at="home"), "Every: at = 'home' is not allowed"),

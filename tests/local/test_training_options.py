@@ -35,6 +35,9 @@ def test_decay_factors(decay, factors):
             lambda p: torch.optim.SGD(p, 0.2, 0.9, weight_decay=0.01),
         ),
         (Training("adam", 0.003), lambda p: torch.optim.Adam(p, 0.003)),
+        (Training("SGD", 0.2, momentum=0.9), lambda p: torch.optim.SGD(p, 0.2, 0.9)),
+        (Training("torch.optim.Adam", 0.003), lambda p: torch.optim.Adam(p, 0.003)),
+        (Training(torch.optim.NAdam, 0.003), lambda p: torch.optim.NAdam(p, 0.003)),
         (Training("adamw", 0.1, weight_decay=0.2), lambda p: torch.optim.AdamW(p, 0.1, weight_decay=0.2)),
     ],
 )
@@ -66,6 +69,29 @@ def test_optimizers(training, theirs):
 def test_options_out_of_range_are_refused(options):
     with pytest.raises(UsageError, match=r"not allowed|unknown"):
         Training(**options)
+
+
+def test_an_optimizer_has_one_name_in_a_record():
+    assert Training("AdamW") == Training("torch.optim.AdamW") == Training("adamw")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"optimizer": torch.optim.SGD, "momentum": 0.9}, "momentum is for .*, or give the name, 'sgd'"),
+        (
+            {"optimizer": torch.optim.Adam([torch.nn.Parameter(torch.ones(2))])},
+            "each task makes its own: give the name, 'adam', or a function",
+        ),
+        ({"optimizer": torch.optim.LBFGS}, "a step of it needs the loss several times"),
+        ({"optimizer": "adan"}, 'unknown; did you mean "adam"'),
+        ({"optimizer": 7}, "optimizer = 7 is not allowed: give a name, such as 'sgd'"),
+    ],
+)
+def test_what_makes_no_optimizer_is_refused_in_one_line(options, told):
+    with pytest.raises(UsageError, match=told) as caught:
+        Training(**options)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_decay_can_be_given_as_a_mapping():

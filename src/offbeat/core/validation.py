@@ -142,7 +142,7 @@ def format_error(error: ValidationError, options: Iterable[str] = (), arguments:
         return str(message)
     more = len(error.errors()) - 1
     rest = f" (and {more} more)" if more and kind.startswith("union") else ""
-    value = repr(problem["input"])
+    value = " ".join(repr(problem["input"]).split())
     shown = value if len(value) <= 60 else value[:57] + "..."
     return f"{path or 'value'} = {shown} is not allowed: {message}{rest}"
 

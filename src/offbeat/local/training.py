@@ -92,8 +92,8 @@ class Training:
     """Options of the local training, on batches of reshuffled passes over the client's data.
 
     Attributes:
-        optimizer: Name of an optimizer of `torch.optim` in small letters, such as "sgd", "adam" or "rmsprop";
-            in Python also a function (parameters, lr) that makes one.
+        optimizer: Name of an optimizer of `torch.optim`, such as "sgd", "adam" or "rmsprop", in small
+            letters or as PyTorch writes it; in Python also a function (parameters, lr) that makes one.
         lr: Learning rate, above 0.
         batch_size: Samples of a batch, at least 1.
         drop_last: Whether the incomplete batch at the end of each pass is left out, which BatchNorm may
@@ -139,11 +139,23 @@ class Training:
     cuda_graph: bool = False
     device: str = "cpu"
 
-    @field_validator("optimizer")
+    @field_validator("optimizer", mode="before")
     @classmethod
-    def _known(cls, optimizer: str | MakeOptimizer) -> str | MakeOptimizer:
-        if isinstance(optimizer, str) and optimizer not in _OPTIMIZERS:
-            raise ValueError(f"it is unknown{did_you_mean(optimizer, _OPTIMIZERS)}")
+    def _known(cls, optimizer: Any) -> Any:
+        if isinstance(optimizer, str):
+            name = optimizer.lower().removeprefix("torch.optim.")
+            if name not in _OPTIMIZERS:
+                raise ValueError(f"it is unknown{did_you_mean(name, _OPTIMIZERS)}")
+            return name
+        if isinstance(optimizer, torch.optim.Optimizer):
+            name = type(optimizer).__name__.lower()
+            raise ValueError(
+                f"each task makes its own: give the name, {name!r}, or a function (parameters, lr)"
+            )
+        if not callable(optimizer):
+            raise ValueError(f"give a name, such as {'sgd'!r}, or a function (parameters, lr)")
+        if optimizer is torch.optim.LBFGS:
+            raise ValueError("a step of it needs the loss several times: choose another optimizer")
         return optimizer
 
     @model_validator(mode="after")
@@ -152,11 +164,13 @@ class Training:
             own = {
                 "momentum": self.momentum,
                 "weight_decay": self.weight_decay,
-                "options": self.optimizer_options,
+                "optimizer_options": self.optimizer_options,
             }
             if given := [name for name, value in own.items() if value]:
+                named = next((name for name, kind in _OPTIMIZERS.items() if kind is self.optimizer), None)
+                other = f", or give the name, {named!r}" if named else ""
                 raise ValueError(
-                    f"{given[0]} is for optimizers by name: give it to your own one where you make it"
+                    f"{given[0]} is for optimizers by name: give it to your own one where you make it{other}"
                 )
             return self
         if self.momentum and self.optimizer != "sgd":
