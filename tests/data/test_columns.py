@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.data import Dataset, federate
+from offbeat.data import Dataset, as_samples, federate, own_data
 from offbeat.data.columns import as_tensor
 
 
@@ -91,6 +91,80 @@ def test_a_sparse_matrix_is_refused():
 def test_numbers_become_a_tensor(value, dtype, shape):
     tensor = as_tensor("x", value)
     assert (tensor.dtype, tuple(tensor.shape)) == (dtype, shape)
+
+
+@pytest.mark.parametrize(
+    ("frame", "dtype", "shape"),
+    [
+        (pd.DataFrame({"y": [1, 0]}), torch.int64, (2, 1)),
+        (pd.DataFrame({"y": [True, False]}), torch.int64, (2, 1)),
+        (pd.DataFrame({"y": [0.5, 1.0]}), torch.float32, (2, 1)),
+        (pd.DataFrame({"a": [1, 0], "b": [0, 1]}), torch.float32, (2, 2)),
+    ],
+)
+def test_targets_in_a_frame_with_one_column_keep_their_integers(frame, dtype, shape):
+    y = Dataset(np.zeros((2, 3), np.float32), frame).y
+    assert (y.dtype, tuple(y.shape)) == (dtype, shape)
+
+
+class Table:
+    """A table of polars, which converts itself."""
+
+    __module__ = "polars.dataframe.frame"
+
+    def __init__(self, frame: Any, missing: str = "") -> None:
+        self.frame, self.missing = frame, missing
+
+    def to_pandas(self) -> Any:
+        if self.missing:
+            raise ModuleNotFoundError(self.missing)
+        return self.frame
+
+
+class LazyFrame:
+    __module__ = "polars.lazyframe.frame"
+
+
+def _tables() -> list[Any]:
+    frame = pd.DataFrame({"a": [0.5, 1.5], "b": [2, 3], "sick": [0, 1]})
+    arrow = pytest.importorskip("pyarrow")
+    return [Table(frame), arrow.Table.from_pandas(frame), arrow.RecordBatch.from_pandas(frame)]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_a_table_of_another_library_is_taken_as_a_frame(number):
+    table = _tables()[number]
+    for samples in (
+        as_samples(table, "sick"),
+        own_data((table, table), label="sick").train.subset([0, 1]),
+        federate([table], table, label="sick").test,
+    ):
+        assert (samples.x.tolist(), samples.y.tolist()) == ([[0.5, 2.0], [1.5, 3.0]], [0, 1])
+    with pytest.raises(UsageError, match="a DataFrame without label"):
+        as_samples(table)
+
+
+def test_a_pair_of_arrows_columns():
+    arrow = pytest.importorskip("pyarrow")
+    x, y = arrow.table({"a": [0.5, 1.5], "b": [2.0, 3.0]}), arrow.table({"sick": [0, 1]})
+    for pair in ((x, y["sick"]), [x, y["sick"]], {"x": x, "y": y["sick"]}):
+        samples = as_samples(pair)
+        assert (samples.x.tolist(), samples.y.tolist()) == ([[0.5, 2.0], [1.5, 3.0]], [0, 1])
+    assert as_samples((x, y)).y.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (Table(None, "No module named 'pyarrow'"), "No module named 'pyarrow'.: install what is missing"),
+        (LazyFrame(), r"a LazyFrame of polars is not read yet: read it, by \.collect\(\)"),
+        (np.zeros(2, [("a", "f4")]), r"a structured array: give pandas\.DataFrame\(array\)"),
+        (["a", "b"], "classes as 0 to C − 1"),
+    ],
+)
+def test_a_table_that_cannot_be_taken_is_told_what_to_do(value, told):
+    with pytest.raises(UsageError, match=told):
+        as_samples((value, [0, 1]) if not isinstance(value, Table | LazyFrame) else value)
 
 
 def test_a_frame_keeps_the_order_of_its_rows_and_columns_whatever_its_index():

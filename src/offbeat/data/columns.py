@@ -15,6 +15,8 @@ from torch import Tensor
 
 from offbeat.core.errors import UsageError
 
+_ENCODE = "encode it as numbers, in the same way for all clients (classes as 0 to C − 1)"
+
 
 def is_frame(value: Any) -> bool:
     """Whether it is a pandas DataFrame."""
@@ -24,6 +26,29 @@ def is_frame(value: Any) -> bool:
 def is_series(value: Any) -> bool:
     """Whether it is a pandas Series."""
     return _is_pandas(value, "Series")
+
+
+def as_pandas(value: Any) -> Any:
+    """A table or a column of polars or Arrow as one of pandas; anything else as it is.
+
+    Raises:
+        UsageError: The table has not been read yet, or a library for the conversion is missing.
+    """
+    library = type(value).__module__.partition(".")[0]
+    if library not in ("polars", "pyarrow"):
+        return value
+    if not hasattr(value, "to_pandas"):
+        read = {"LazyFrame": ".collect()", "Dataset": ".to_table()"}.get(type(value).__name__)
+        if read is None:
+            return value
+        raise UsageError(f"a {type(value).__name__} of {library} is not read yet: read it, by {read}")
+    try:
+        return value.to_pandas()
+    except ImportError as error:
+        raise UsageError(
+            f"a {type(value).__name__} of {library} becomes one of pandas here ({error}): install what is "
+            "missing, or give arrays, by .to_numpy()"
+        ) from None
 
 
 def is_groupby(value: Any) -> bool:
@@ -58,14 +83,16 @@ def _is_array_like(value: Any) -> bool:
     return hasattr(value, "__array__") and hasattr(value, "__len__") and hasattr(value, "__getitem__")
 
 
-def as_tensor(name: str, value: Any) -> Tensor:
+def as_tensor(name: str, value: Any, *, targets: bool = False) -> Tensor:
     """A column as a tensor, of an array without a copy.
 
     Numbers of lists become float32 or int64, and so do those of pandas: a frame is float32 [N, columns].
+    Tables of polars and Arrow become such of pandas before.
 
     Args:
         name: What it is called in messages, such as "x".
         value: The column.
+        targets: Whether they are targets, of which a frame with one column of integers stays int64 [N, 1].
 
     Raises:
         UsageError: A value is missing or no number, samples have different shapes, or there is none.
@@ -76,7 +103,11 @@ def as_tensor(name: str, value: Any) -> Tensor:
             kind = "jagged" if tensor.is_nested else "meta" if tensor.is_meta else "sparse"
             raise _refused(name, f"a {kind} tensor", "give a dense one, such as by .to_dense()")
     else:
-        tensor = _of_array(name, value, _array(name, value))
+        value = as_pandas(value)
+        one_column = targets and is_frame(value) and value.shape[1] == 1
+        column = value.iloc[:, 0] if one_column else value
+        tensor = _of_array(name, value, _array(name, column))
+        tensor = tensor.unsqueeze(1) if one_column else tensor
     if not tensor.dim():
         raise UsageError(f"dataset: {name} has no dimension: it needs one row for each sample")
     return tensor
@@ -89,9 +120,16 @@ def _of_array(name: str, value: Any, array: npt.NDArray[Any]) -> Tensor:
     try:
         return torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
-        why = "text: encode it as numbers" if array.dtype.kind in "USO" else f"{array.dtype} ({error})"
-        raise UsageError(
-            f"dataset: {name} is a {type(value).__name__} of {why}; give a tensor or an array of numbers"
+        if array.dtype.names:
+            raise _refused(
+                name, "a structured array", "give pandas.DataFrame(array), or its fields"
+            ) from None
+        if array.dtype.kind in "US":
+            raise _refused(name, f"a {type(value).__name__} of text", _ENCODE) from None
+        raise _refused(
+            name,
+            f"a {type(value).__name__} of {array.dtype} ({error})",
+            "give a tensor or an array of numbers",
         ) from None
 
 
@@ -189,9 +227,7 @@ def _pandas_column(name: str, series: Any) -> npt.NDArray[Any]:
     kind = getattr(series.dtype, "kind", "O")
     if kind not in "biuf":
         told = "text" if _holds_text(series) else f"values of dtype {series.dtype}"
-        raise _refused(
-            what, told, "encode it as numbers, in the same way for all clients, or leave the column out"
-        )
+        raise _refused(what, told, f"{_ENCODE}, or leave the column out")
     if kind != "f":
         # The array is copied, since the one of pandas may be read-only.
         return np.array(series.to_numpy(dtype=np.int64))

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
-from offbeat.data.columns import is_column, is_frame, is_series
+from offbeat.data.columns import as_pandas, is_column, is_frame, is_series
 from offbeat.data.dataset import Dataset, MapDataset, Samples, concatenated
 from offbeat.data.hugging_face import as_map_dataset, is_split, is_split_dict, is_stream
 from offbeat.data.leaf import is_leaf, samples_by_user
@@ -20,15 +20,16 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
 
     Args:
         data: A collection of samples; a tensor or an array (x without targets); a pair (x, y) of tensors,
-            arrays, lists, pandas frames or series, also as {"x": x, "y": y}; a pandas frame with `label`; a
+            arrays, lists, frames or series, also as {"x": x, "y": y}; a frame with `label`; a
             `TensorDataset` of one or two tensors; a dataset of Hugging Face; the samples of all users of
-            LEAF's JSON; or any map-style dataset.
+            LEAF's JSON; or any map-style dataset. Frames and series are of pandas, polars or Arrow.
         label: The column of the targets, for a frame or a dataset of Hugging Face. None means that a dataset
             of Hugging Face gives its columns by name.
 
     Raises:
         UsageError: The data are none of these, or values are missing.
     """
+    data = as_pandas(data)
     if is_frame(data):
         return _of_frame(data, label)
     if is_split(data):
@@ -71,6 +72,7 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
 
 def as_other_samples(data: Any, label: str | None) -> Samples:
     """Convert as `as_samples` does, but ignore `label` where the data have no columns."""
+    data = as_pandas(data)
     return as_samples(data, label if is_frame(data) or is_split(data) else None)
 
 
@@ -83,11 +85,11 @@ def is_pair(data: Any) -> bool:
         return set(data) == {"x", "y"} and all(map(is_column, data.values()))
     if not isinstance(data, tuple | list) or len(data) != 2 or not all(map(is_column, data)):
         return False
-    x, y = data
+    x, y = map(as_pandas, data)
     if is_frame(x) and is_frame(y) and x.columns.equals(y.columns):
         # Two frames with the same columns are a train and a test set.
         return False
-    if isinstance(data, tuple) or any(map(is_series, data)):
+    if isinstance(data, tuple) or any(map(is_series, (x, y))):
         return True
     if is_frame(x) or is_frame(y):
         return False
