@@ -165,7 +165,7 @@ def test_a_site_holds_out_a_share_of_its_data():
 
 def test_samples_that_make_no_batch_are_refused_in_one_line() -> None:
     lists = [[0.1, 0.2], [1]]  # meant as x and y
-    with pytest.raises(UsageError, match=r"samples of a list do not make a batch \(.*\): give MapData"):
+    with pytest.raises(UsageError, match=r"samples of a list do not make a batch \(.*\): give .* MapData"):
         as_samples(lists).gather(torch.arange(2))
 
 

@@ -1,5 +1,6 @@
 """What a learner cannot train or evaluate is said in one line, with the client, the step and the batch."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -135,6 +136,10 @@ def no_gradient(output: Tensor, target: Tensor) -> Tensor:
     return functional.cross_entropy(output.detach(), target)
 
 
+def binary(output: Tensor, target: Tensor) -> Tensor:
+    return functional.binary_cross_entropy_with_logits(output, target)
+
+
 @pytest.mark.parametrize(
     ("one", "told"),
     [
@@ -148,20 +153,20 @@ def no_gradient(output: Tensor, target: Tensor) -> Tensor:
         (lambda: learner(loss=no_mean), "the loss has shape [4], and must be a scalar"),
         (lambda: learner(loss=no_gradient), "the loss depends on no parameter that is trained"),
         (
-            lambda: learner(one_output, y=Y[:, None], loss=functional.binary_cross_entropy_with_logits),
+            lambda: learner(one_output, y=Y[:, None], loss=binary),
             "convert the targets to float32",
         ),
         (lambda: learner(step=lambda module, batch: None), "the loss is a NoneType"),
         (
             lambda: learner(one_output),
-            "client 1: scores float32 [4, 1] with target int64 [4] are none",
+            "client 1: scores float32 [4, 1] with target int64 [4]: the default loss is the cross entropy",
         ),
-        (lambda: learner(y=torch.ones(24, 2)), "nn.BCEWithLogitsLoss() for one logit or several labels"),
+        (lambda: learner(y=torch.ones(24, 2)), "nn.BCEWithLogitsLoss() for several labels"),
         (
-            lambda: learner(one_output, y=Y.float(), loss=nn.MSELoss()),
-            "client 1: an output of shape [4, 1] with a target of shape [4]: give them one shape",
+            lambda: learner(y=Y.float(), loss=nn.MSELoss()),
+            "client 1: scores float32 [4, 2] with target float32 [4]: MSELoss compares each score",
         ),
-        (lambda: learner(one_output, y=Y.float(), loss=functional.l1_loss), "give them one shape"),
+        (lambda: learner(y=Y.float(), loss=functional.l1_loss), "give them one shape"),
         (
             lambda: learner(training=ob.Training(optimizer="sparseadam")),
             "SparseAdam cannot take a step: SparseAdam does not support dense",
@@ -175,6 +180,58 @@ def no_gradient(output: Tensor, target: Tensor) -> Tensor:
 )
 def test_what_cannot_be_trained(one: Any, told: str) -> None:
     assert told in message(one())
+
+
+def conv(channels: int, values: int = 64) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, 4, 1), nn.Flatten(), nn.Linear(values, 2))
+
+
+PIXELS = torch.arange(24 * 3 * 4 * 4).reshape(24, 3, 4, 4).to(torch.uint8)
+IMAGES = PIXELS.float()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(
+    ("module", "x", "told"),
+    [
+        (conv(3), PIXELS, r"make numbers of pixels from 0 to 255, with \.float\(\) / 255"),
+        (nn.Linear(48, 2), PIXELS.flatten(1), r"make numbers of pixels from 0 to 255"),
+        (nn.Linear(48, 2), PIXELS.flatten(1).long(), r"convert the samples to float32, with \.float\(\)"),
+        (conv(3), PIXELS.long(), "convert the samples to float32"),
+        (nn.Linear(48, 2), IMAGES.flatten(1) > 1, "convert the samples to float32"),
+        (conv(3), IMAGES > 1, "convert the samples to float32"),
+        (nn.Linear(48, 2), IMAGES.flatten(1).double(), "convert the samples to float32"),
+        (conv(3), IMAGES.double(), "convert the samples to float32"),
+        (conv(3), IMAGES.half(), "convert the samples to float32"),
+        (nn.Linear(48, 2), IMAGES.flatten(1).half(), "convert the samples to float32"),
+        (conv(3), IMAGES.permute(0, 2, 3, 1), r"channels first, .*give x\.permute\(0, 3, 1, 2\)"),
+        (conv(1, 64), IMAGES[:, 0], r"one channel, by x\.unsqueeze\(1\)"),
+        (conv(3), IMAGES[:, :1], "give the samples 3 channels"),
+        (conv(1), IMAGES.flatten(1), r"a convolution takes \[N, C, H, W\]"),
+        (nn.Linear(48, 2), IMAGES, r"takes 48 values and gets 4: .*nn\.Flatten\(\) for images$"),
+        (nn.Linear(5, 2), X, "takes 5 values and gets 4: give it as many$"),
+    ],
+)
+def test_samples_that_a_module_cannot_take_are_told_what_to_do(
+    module: nn.Module, x: Tensor, told: str, lazy: bool
+) -> None:
+    data: Any = MapDataset(list(zip(x, Y, strict=True))) if lazy else (x, Y)
+    one = ob.TorchLearner(module, ob.federate(data, None, [range(12), range(12, 24)]))
+    text = message(one)
+    assert re.search(told, text), text
+
+
+@pytest.mark.parametrize(
+    ("samples", "told"),
+    [
+        ([{"image": x, "label": int(y)} for x, y in zip(X, Y, strict=True)], "or make (x, y) of each sample"),
+        ([(x, "healthy") for x in X], "(str, 12 in all)"),
+        ([(object(), int(y)) for y in Y], "give the dataset a transform that makes tensors"),
+    ],
+)
+def test_samples_of_other_kinds_are_told_what_to_do(samples: Any, told: str) -> None:
+    data = ob.federate(samples, None, [range(12), range(12, 24)])
+    assert told in message(ob.TorchLearner(nn.Linear(4, 2), data, ob.Training(batch_size=12)))
 
 
 @pytest.mark.parametrize(

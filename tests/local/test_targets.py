@@ -90,11 +90,21 @@ def test_what_a_client_holds_out_is_checked():
         (LABELS * 0, LOSSES["cross_entropy"], 1, "the loss of one score for all classes is always the same"),
         (LABELS * 0, nn.CrossEntropyLoss(), 1, "the loss of one score"),
         (LABELS * 0, nn.NLLLoss(), 1, "the loss of one score"),
-        (LABELS.float(), LOSSES["cross_entropy"], 2, r"labels int64 \(\.long\(\)\)"),
+        (LABELS.float(), LOSSES["cross_entropy"], 2, r"labels int64, .* convert labels with \.long\(\)"),
+        (LABELS.float(), None, 2, r"labels of classes are int64: convert them with \.long\(\)"),
+        (LABELS.float(), None, 1, r"BCEWithLogitsLoss\(\) for targets 0 and 1"),
+        (X[:, 0], None, 2, r"for numbers give loss=, such as nn\.MSELoss\(\)"),
+        (functional.one_hot(LABELS, 2), None, 2, r"make classes of one-hot targets by \.argmax\(1\)"),
+        (functional.one_hot(LABELS, 2).bool(), nn.CrossEntropyLoss(), 2, r"one-hot targets by \.argmax"),
+        (functional.one_hot(LABELS, 2).float(), None, 2, r"one-hot targets by \.argmax"),
+        (torch.ones(40, 2, dtype=torch.int64), None, 2, r"BCEWithLogitsLoss\(\) for several labels"),
+        (LABELS.repeat(3, 1).T, None, 2, r"take a class at each place, here a target of \[\d+\]"),
+        (LABELS, nn.BCEWithLogitsLoss(), 2, "compares each score with a target: give them one shape"),
+        (BINARY[:, :, None], nn.MSELoss(), 1, "compares each score with a target: give them one shape"),
+        (LABELS + 1, None, 2, "renumber them .y - 1 if they are from 1"),
         (LABELS, LOSSES["nll_loss"], 2, "takes logarithms of probabilities, which are at most 0"),
         (LABELS + 3, None, 2, "labels are 0 to C − 1 for a module with C scores"),
         (LABELS - 1, None, 2, "labels are 0 to C − 1"),
-        (LABELS.int(), nn.CrossEntropyLoss(), 2, r"convert the labels to int64, with \.long\(\)"),
         (BINARY, nn.BCELoss(), 1, "end the module in a sigmoid"),
     ],
 )
@@ -131,6 +141,87 @@ def test_the_dice_loss_needs_two_classes():
 )
 def test_what_a_loss_means_trains(y, loss, outputs):
     assert run(y, loss, outputs).summary.versions == 2
+
+
+IMAGES = torch.randn(40, 1, 4, 4, generator=torch.Generator().manual_seed(1))
+MASKS = (IMAGES[:, 0] > 0).long()
+FORMS: list[Any] = [
+    # The targets, others that mean the same, the loss, the number of scores.
+    (LABELS, LABELS[:, None], None, 2),
+    (LABELS, LABELS[:, None].bool(), nn.CrossEntropyLoss(), 2),
+    (LABELS, LABELS.int(), nn.CrossEntropyLoss(), 2),
+    (LABELS, LABELS.to(torch.uint8)[:, None], partial(functional.cross_entropy, label_smoothing=0.1), 2),
+    (MASKS, MASKS[:, None], None, 2),
+    (MASKS, MASKS[:, None].bool(), LOSSES["dice_loss"], 2),
+    (MASKS[:, None].float(), MASKS, nn.BCEWithLogitsLoss(), 1),
+    (BINARY, LABELS, nn.BCEWithLogitsLoss(), 1),
+    (BINARY, LABELS.bool(), functional.binary_cross_entropy_with_logits, 1),
+    (BINARY, BINARY[:, 0], nn.MSELoss(), 1),
+    (2 * BINARY - 1, 2 * LABELS - 1, nn.SoftMarginLoss(), 1),
+    (BINARY, LABELS, functional.poisson_nll_loss, 1),
+]
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize(("y", "other", "loss", "outputs"), FORMS)
+def test_a_target_of_another_form_with_one_meaning_trains_alike(y, other, loss, outputs, lazy):
+    x = IMAGES if y.ndim > 2 else X
+
+    def trained(y: torch.Tensor) -> ob.Run:
+        def module() -> nn.Module:
+            return nn.Conv2d(1, outputs, 3, padding=1) if x is IMAGES else nn.Linear(3, outputs)
+
+        data: Any = MapDataset(list(zip(x, y, strict=True))) if lazy else (x, y)
+        learner = ob.TorchLearner(module, ob.federate(data, data, PARTS), ob.Training(batch_size=7), loss)
+        return ob.simulate(ob.fedavg(steps=2), learner=learner, until=ob.Until(versions=2))
+
+    wanted, found = trained(y), trained(other)
+    assert torch.equal(found.model.values, wanted.model.values)
+    assert found.metrics == wanted.metrics
+
+
+def test_clients_trained_together_take_the_same_forms():
+    def trained(y: torch.Tensor, loss: Any, outputs: int) -> torch.Tensor:
+        learner = ob.TorchLearner(lambda: nn.Linear(3, outputs), ob.federate((X, y), None, PARTS), loss=loss)
+        return ob.simulate(
+            ob.fedavg(steps=2), learner=learner, until=ob.Until(versions=2), evaluate=None,
+            executor=ob.Batched(),
+        ).model.values  # fmt: skip
+
+    assert torch.equal(trained(LABELS[:, None].int(), None, 2), trained(LABELS, None, 2))
+    binary = nn.BCEWithLogitsLoss()
+    assert torch.equal(trained(LABELS, binary, 1), trained(BINARY, binary, 1))
+
+
+class WithFeatures(nn.Module):
+    """Returns its scores, and something else."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, outputs)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.linear(x), x
+
+
+@pytest.mark.parametrize(
+    ("y", "loss", "outputs"), [(LABELS, nn.CrossEntropyLoss(), 2), (BINARY, nn.MSELoss(), 1)]
+)
+def test_a_loss_of_pytorch_gets_the_scores_of_a_module_that_returns_more(y, loss, outputs):
+    found = run(y, loss, module=partial(WithFeatures, outputs), test=(X, y))
+    wanted = run(y, loss, outputs, test=(X, y))
+    assert found.metrics == wanted.metrics
+
+
+def test_a_loss_of_ones_own_gets_output_and_target_as_they_come():
+    seen = []
+
+    def loss(output: Any, target: Any) -> torch.Tensor:
+        seen.append((type(output), target.dtype, tuple(target.shape[1:])))
+        return functional.cross_entropy(output[0], target[:, 0].long())
+
+    run(LABELS[:, None].int(), loss, module=partial(WithFeatures, 2))
+    assert set(seen) == {(tuple, torch.int32, (1,))}
 
 
 def test_labels_that_are_all_ignored_are_no_divergence():

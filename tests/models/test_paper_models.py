@@ -10,6 +10,7 @@ from offbeat.models import (
     AsmuCNNSpec,
     BertSpec,
     EfficientNetB0Spec,
+    LeNet5Spec,
     ResNet,
     ResNet18Spec,
     ResNet20Spec,
@@ -123,6 +124,9 @@ def test_padding_of_a_text_changes_nothing():
         (ResNet20Spec(), (13,), r"it takes \(any, any, any\), as of cifar10 or"),
         (TextCNNSpec(), (3, 32, 32), r"it takes \(any,\), as of imdb or"),
         (UNet3DSpec(), (1, 48, 60, 50), r"it takes \(1, 48, 60, 48\), as of fed_ixi"),
+        (ResNet20Spec(), (32, 32, 3), r"put the channels of images first, by x\.permute\(0, 3, 1, 2\)"),
+        (LeNet5Spec(), (28, 28, 1), r"put the channels of images first"),
+        (LeNet5Spec(), (28, 28), r"give images their one channel, by x\.unsqueeze\(1\)"),
     ],
 )
 def test_samples_that_do_not_fit(spec, shape, message):

@@ -79,7 +79,7 @@ class Dataset:
         else:
             object.__setattr__(self, "x", as_tensor("x", self.x))
         if self.y is not None:
-            object.__setattr__(self, "y", as_tensor("y", self.y))
+            object.__setattr__(self, "y", as_tensor("y", self.y, targets=True))
         lengths = {name: len(part) for name, part in self._parts()}
         if len(set(lengths.values())) != 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "x is empty"
@@ -224,7 +224,10 @@ class MapDataset:
         samples = self._read(rows.tolist())
         advice = "mend its collate"
         if self.collate is default_collate:
-            advice = "give MapDataset(dataset, collate), or tensors or arrays"
+            advice = (
+                "give the dataset a transform that makes tensors, or give MapDataset(dataset, collate), or "
+                "tensors or arrays"
+            )
         try:
             return self.collate(samples)
         except OffbeatError:
@@ -428,6 +431,10 @@ def describe_batch(batch: Batch) -> str:
             return f"{str(batch.dtype).removeprefix('torch.')} {list(batch.shape)}"
         case Mapping():
             return "{" + ", ".join(f"{name}: {describe_batch(part)}" for name, part in batch.items()) + "}"
+        case tuple() | list() if len(batch) > 2 and len({type(part) for part in batch}) == 1 == len(
+            told := {describe_batch(part) for part in batch}
+        ):
+            return f"({told.pop()}, {len(batch)} in all)"
         case tuple() | list():
             return "(" + ", ".join(map(describe_batch, batch)) + ")"
         case _:

@@ -15,6 +15,9 @@ Batches and outputs of these forms are understood; anything else is for `step` a
 | a tensor                                  | itself              | none           |
 | a mapping, or an object with attributes   | "logits"            | "loss"         |
 | a tuple                                   | its first           | none           |
+
+A loss of PyTorch gets the scores, and the target in its own form, as `local/targets.py` says. A function of
+the user's own gets both as they come.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,11 +30,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offbeat.core.errors import UsageError
-from offbeat.data.dataset import Batch, describe_batch
-from offbeat.local.targets import all_ignored, check_form, check_targets, kind_of_targets
-
-Loss = Callable[[Any, Any], Tensor]
-"""loss(output, target): a mean over the batch, of the module's output as it comes."""
+from offbeat.data.dataset import Batch
+from offbeat.local.losses import Loss
+from offbeat.local.targets import (
+    TargetKind,
+    all_ignored,
+    check_form,
+    check_targets,
+    fitted,
+    kind_of_targets,
+)
 
 Step = Callable[[nn.Module, Batch], Tensor]
 """step(module, batch): the loss to differentiate, a scalar."""
@@ -94,25 +102,31 @@ class Criterion:
         if self.loss is None and target is None and _own_loss(output) is None:
             return Scored({}, *(result or (None, None)))
         named = {"loss": self._loss(output, target)}
-        return Scored(named, *(result or (scores(output), target)))
+        return Scored(named, *(result or (scores(output), self.fitted(scores(output), target))))
 
     def _loss(self, output: Any, target: Any) -> Tensor:
-        if self.loss is not None:
-            if self._elementwise:
-                _check_alike(output, target)
-            elif self._of_classes:
-                self._check_form(output, target)
+        if self.loss is not None and self._kind is None:
             return self.loss(output, target)
-        own = _own_loss(output) if self.class_weights is None else None
+        own = _own_loss(output) if self.loss is None and self.class_weights is None else None
         if own is not None:
             return own
         if target is None:
             raise UsageError("a batch without a target, and an output without a loss: give loss or step")
         found = scores(output)
-        target = _classes(found, target)
+        target = self.fitted(found, target)
+        if isinstance(found, Tensor) and isinstance(target, Tensor):
+            self._check_form(found, target)
+        if self.loss is not None:
+            return self.loss(found, target)
         if self.class_weights is None:
             return functional.cross_entropy(found, target)
         return functional.cross_entropy(found, target, self._weights_on(found.device))
+
+    def fitted(self, found: Any, target: Any) -> Any:
+        """The target of these scores in the form that a loss of PyTorch takes; as it comes for one's own."""
+        if self._kind is None or not isinstance(found, Tensor) or not isinstance(target, Tensor):
+            return target
+        return fitted(self._kind, found, target)
 
     def _weights_on(self, device: torch.device) -> Tensor:
         """The weights of the classes on a device, where they stay: to bring them there would wait for it."""
@@ -138,29 +152,23 @@ class Criterion:
             return False
         return all_ignored(self.loss, split(batch)[1])
 
-    def _check_form(self, output: Any, target: Any) -> None:
+    def _check_form(self, found: Tensor, target: Tensor) -> None:
         """Check the first batch of each form."""
-        if not isinstance(output, Tensor) or not isinstance(target, Tensor):
-            return
-        form = output.ndim, output.shape[1:], target.ndim, target.shape[1:], target.dtype
-        if self.loss is not None and form not in self._known:
-            check_form(self.loss, output, target)
+        one_length = found.shape[:1] == target.shape[:1]
+        form = found.shape[1:], found.ndim, target.shape[1:], target.ndim, target.dtype, one_length
+        if form not in self._known:
+            check_form(self.loss, found, target)
             self._known.add(form)
 
     @cached_property
-    def _of_classes(self) -> bool:
-        """Whether the targets of the loss are classes."""
-        return kind_of_targets(self.loss) == "classes"
+    def _kind(self) -> TargetKind | None:
+        """Kind of the loss's targets. None means that the loss is the user's own."""
+        return "classes" if self.loss is None else kind_of_targets(self.loss)
 
     @cached_property
     def _known(self) -> set[Any]:
         """Forms of batches that have been checked."""
         return set()
-
-    @cached_property
-    def _elementwise(self) -> bool:
-        """Whether the loss is one of PyTorch's that would broadcast scores against targets."""
-        return isinstance(self.loss, _REGRESSION) or self.loss in _REGRESSION_FUNCTIONS
 
 
 @dataclass(frozen=True)
@@ -170,37 +178,6 @@ class Scored:
     means: dict[str, Any]
     scores: Any = None
     target: Any = None
-
-
-_REGRESSION = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
-_REGRESSION_FUNCTIONS = (
-    functional.mse_loss,
-    functional.l1_loss,
-    functional.smooth_l1_loss,
-    functional.huber_loss,
-)
-
-
-def _check_alike(output: Any, target: Any) -> None:
-    """Raises `UsageError` for tensors of different shapes: [N, 1] against [N] would become [N, N]."""
-    if isinstance(output, Tensor) and isinstance(target, Tensor) and output.shape != target.shape:
-        raise UsageError(
-            f"an output of shape {list(output.shape)} with a target of shape {list(target.shape)}: give them "
-            "one shape, such as that of y.unsqueeze(1) for a module with one output"
-        )
-
-
-def _classes(scores: Any, target: Any) -> Any:
-    """The target of the default cross entropy. Raises `UsageError` where it is no classification."""
-    if not isinstance(scores, Tensor) or not isinstance(target, Tensor):
-        return target
-    if target.is_floating_point() or scores.ndim < 2 or scores.shape[1] == 1:
-        told = f"scores {describe_batch(scores)} with target {describe_batch(target)}"
-        raise UsageError(
-            f"{told} are none for the default loss, the cross entropy of classes: give loss=, such as "
-            "nn.BCEWithLogitsLoss() for one logit or several labels, nn.MSELoss() for numbers"
-        )
-    return target if target.dtype == torch.int64 else target.long()
 
 
 def split(batch: Batch) -> tuple[Any, Any]:

@@ -10,8 +10,7 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 
 from offbeat.data.dataset import Dataset, Samples
-from offbeat.local.criterion import Loss
-from offbeat.local.losses import LOSSES
+from offbeat.local.losses import LOSSES, Loss
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.specs import AnyModel, ModelMaker, NamedModel

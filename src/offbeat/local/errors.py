@@ -1,6 +1,7 @@
 """Errors of a client's training and evaluation: they name the client, the step and the batch."""
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,28 +17,44 @@ from offbeat.data.dataset import Batch, Samples, UnreadableSampleError, describe
 from offbeat.data.federated import FederatedData
 from offbeat.local.targets import TargetError
 
+_AS_FLOATS = "convert the samples to float32, with .float(), of NumPy .astype('float32')"
+_SCALED = "make numbers of pixels from 0 to 255, with .float() / 255, of NumPy .astype('float32') / 255"
 _HINTS = (
     (
-        "float32",
+        "(float32",
         "the same dtype",
         "use a float32 module, with Training(precision=…) for half precision, or convert in its forward",
     ),
-    ("float64", "dtype", "convert the samples to float32, with .float()"),
+    ("float64", "dtype", _AS_FLOATS),
+    *(
+        ("", said, _AS_FLOATS)
+        for said in ("(double)", "Half and Float", "c10::Half", "Bool and Float", "(bool)", "Char and Float")
+    ),
+    *(("uint8", said, _SCALED) for said in ("Byte and Float", "(unsigned char)")),
     ("int64", "result type Float", "convert the targets to float32, with .float()"),
-    ("int64", "Long and Float", "token ids are for a model with an embedding, such as textcnn"),
+    *(
+        ("int64", said, f"{_AS_FLOATS}; token ids are for a model with an embedding, such as textcnn")
+        for said in ("Long and Float", "(long int)")
+    ),
     ("int64", "out of range in self", "a token id is beyond the model's vocabulary: give both the same"),
     ("(str", "", "encode text as numbers: in the dataset, in its collate, or in step(module, batch)"),
     (
         "{",
         "unexpected keyword argument",
-        "inputs by name are the arguments of the module's forward: call these so, or give inputs as one "
-        "tensor; of a Hugging Face dataset name the targets by label",
+        "inputs by name are the arguments of the module's forward: call these so, or make (x, y) of each "
+        "sample, by its dataset or by MapDataset(dataset, collate); of a Hugging Face dataset name the "
+        "targets by label",
     ),
     ("", "dtype to be Long or Byte", "convert the labels to int64, with .long()"),
     ("", "scalar type Long but found Int", "convert the labels to int64, with .long()"),  # PyTorch 2.6
     ("", "input should be between 0 and 1", "end the module in a sigmoid, or give nn.BCEWithLogitsLoss()"),
     *(
-        ("", said, "labels are 0 to C − 1 for a module with C scores: renumber them, or give it more scores")
+        (
+            "",
+            said,
+            "labels are 0 to C − 1 for a module with C scores: renumber them (y - 1 if they are from 1, "
+            "y // 255 for masks of 0 and 255), or give it more scores",
+        )
         for said in ("is out of bounds", "Class values must be")
     ),
     (
@@ -64,10 +81,31 @@ def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: st
         return UsageError(f"{whose}: {why}")
     told = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
     found = describe_batch(batch)
-    told += "".join(f"; {hint}" for kind, said, hint in _HINTS if kind in found and said in told)
+    hints = [hint for kind, said, hint in _HINTS if kind in found and said in told] + _of_shapes(batch, told)
+    told += "".join(f"; {hint}" for hint in dict.fromkeys(hints))
     return UsageError(
         f"{whose}: {type(module).__name__} cannot be {doing} on a batch of {found}: {' '.join(told.split())}"
     )
+
+
+def _of_shapes(batch: Batch, told: str) -> list[str]:
+    """Advice on samples whose shape a layer does not take, which PyTorch's message has."""
+    x = batch[0] if isinstance(batch, tuple | list) and len(batch) else batch
+    shape = list(x.shape) if isinstance(x, Tensor) else []
+    if match := re.search(r"to have (\d+) channels, but got", told):
+        channels = int(match[1])
+        if len(shape) > 3 and shape[-1] == channels != shape[1]:
+            order = ", ".join(map(str, [0, len(shape) - 1, *range(1, len(shape) - 1)]))
+            return [f"images have their channels first, [N, C, H, W]: give x.permute({order})"]
+        if len(shape) == 3 and channels == 1:
+            return ["images are [N, C, H, W]: give these their one channel, by x.unsqueeze(1)"]
+        return [f"give the samples {channels} channels, or the module's first layer as many as these have"]
+    if re.search(r"\(batched\) input to conv", told):
+        return ["a convolution takes [N, C, H, W] (1d [N, C, L]): give the samples this shape, by x.reshape"]
+    if match := re.search(r"shapes cannot be multiplied \(\d+x(\d+) and (\d+)x\d+\)", told):
+        flat = ", or begin with nn.Flatten() for images" * (len(shape) > 2)
+        return [f"a layer takes {match[2]} values and gets {match[1]}: give it as many{flat}"]
+    return []
 
 
 def unreadable(error: UnreadableSampleError, whose: str, name: Callable[[int], str]) -> RunError:

@@ -1,13 +1,16 @@
 """Losses by name: those of PyTorch that take an output and a target, and the Dice loss."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from torch import Tensor
 from torch.nn import functional
 
 from offbeat.core.errors import UsageError
-from offbeat.local.criterion import Loss
+
+Loss = Callable[[Any, Any], Tensor]
+"""loss(output, target): a mean over the batch; PyTorch's losses get the scores of the module's output."""
 
 
 def dice_loss(scores: Tensor, target: Tensor) -> Tensor:

@@ -2,12 +2,16 @@
 
 | losses | targets |
 |---|---|
-| cross entropy, negative log likelihood, multi-margin | int64 classes; for the first also probabilities |
+| cross entropy, negative log likelihood, multi-margin, Dice | classes; for the first also probabilities |
 | binary cross entropy, multi-label soft margin | numbers in [0, 1] |
 | soft margin, hinge embedding | −1 and 1 |
 | Poisson negative log likelihood | numbers from 0 |
+| squared, absolute, smooth absolute and Huber error | numbers |
 
-A function of one's own means what it likes: nothing is checked.
+`fitted` converts what can be meant in one way alone: integers of any dtype, and a dimension 1 of size 1 too
+many or too few, as in [N, 1] for [N] and in masks [N, 1, H, W].
+
+A function of one's own means what it likes: nothing is converted or checked.
 """
 
 from collections.abc import Callable
@@ -20,9 +24,10 @@ from torch.nn import functional
 
 from offbeat.core.errors import UsageError
 from offbeat.data.dataset import describe_batch
+from offbeat.local.losses import dice_loss
 from offbeat.metrics.kinds import IGNORE_INDEX
 
-TargetKind = Literal["classes", "shares", "signs", "counts"]
+TargetKind = Literal["classes", "shares", "signs", "counts", "numbers"]
 
 
 class TargetError(UsageError):
@@ -34,7 +39,7 @@ class TargetError(UsageError):
 _LOSSES: tuple[tuple[TargetKind, tuple[Any, ...], tuple[type[nn.Module], ...]], ...] = (
     (
         "classes",
-        (functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss),
+        (functional.cross_entropy, functional.nll_loss, functional.multi_margin_loss, dice_loss),
         (nn.CrossEntropyLoss, nn.NLLLoss, nn.MultiMarginLoss),
     ),
     (
@@ -52,6 +57,11 @@ _LOSSES: tuple[tuple[TargetKind, tuple[Any, ...], tuple[type[nn.Module], ...]], 
         (nn.SoftMarginLoss, nn.HingeEmbeddingLoss),
     ),
     ("counts", (functional.poisson_nll_loss,), (nn.PoissonNLLLoss,)),
+    (
+        "numbers",
+        (functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
+        (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
+    ),
 )
 _ALLOWED: dict[TargetKind, str] = {
     "classes": "classes from 0",
@@ -81,33 +91,95 @@ def ignored_label(loss: Callable[..., Any] | None) -> int:
     return found if isinstance(found, int) else IGNORE_INDEX
 
 
-def check_form(loss: Callable[..., Any], scores: Tensor, target: Tensor) -> None:
-    """Check that dtypes and shapes of a batch's scores and targets fit a loss of classes.
+def fitted(kind: TargetKind, scores: Tensor, target: Tensor) -> Tensor:
+    """A target in the form that a loss takes: another dtype, or a dimension 1 of size 1 more or less.
 
     Args:
-        loss: The loss.
+        kind: Kind of the loss's targets.
         scores: The module's output.
         target: The targets.
 
-    Raises:
-        UsageError: There is one score for several classes, or the labels are no classes.
+    Returns:
+        Integers and booleans as classes int64, or as numbers of the scores' dtype. Anything that could be
+        meant in several ways is returned as it is, for `check_form`.
     """
-    if kind_of_targets(loss) != "classes":
-        return
+    if target.is_complex():
+        return target
+    if kind != "classes":
+        values = target if target.is_floating_point() else target.to(scores.dtype)
+        alike = min(scores.ndim, values.ndim) > 0 and _without_unit(values) == _without_unit(scores)
+        return values.reshape(scores.shape) if alike else values
+    if target.is_floating_point():
+        return target
+    one_too_many = target.ndim == scores.ndim > 1 == target.shape[1] != scores.shape[1]
+    return (target.squeeze(1) if one_too_many else target).long()
+
+
+def _without_unit(values: Tensor) -> tuple[int, ...]:
+    """The shape without its dimension 1, where that is of size 1."""
+    shape = tuple(values.shape)
+    return shape[:1] + shape[2:] if shape[1:2] == (1,) else shape
+
+
+def check_form(loss: Callable[..., Any] | None, scores: Tensor, target: Tensor) -> None:
+    """Check that dtypes and shapes of a batch's scores and targets fit a loss of PyTorch.
+
+    Args:
+        loss: The loss. None means the default, the cross entropy of classes.
+        scores: The module's output.
+        target: The targets, as `fitted` returns them.
+
+    Raises:
+        UsageError: There is one score for several classes, the labels are no classes, or the shapes differ,
+            where PyTorch would make [N, N] of [N, 1] and [N].
+    """
     pair = f"scores {describe_batch(scores)} with target {describe_batch(target)}"
+    if kind_of_targets(loss) in (None, "classes") and (why := _no_classes(loss, scores, target)):
+        default = "the default loss is the cross entropy of classes, and " * (loss is None)
+        raise UsageError(f"{pair}: {default}{why}")
+    if kind_of_targets(loss) not in (None, "classes") and scores.shape != target.shape:
+        raise UsageError(
+            f"{pair}: {_name(loss)} compares each score with a target: give them one shape; for the cross "
+            "entropy of classes leave loss out"
+        )
+
+
+def _no_classes(loss: Callable[..., Any] | None, scores: Tensor, target: Tensor) -> str:
+    """Why targets are no classes of these scores, and what to do; "" means that they are."""
     if scores.ndim < 2 or scores.shape[1] == 1:
-        raise UsageError(
-            f"{pair}: the loss of one score for all classes is always the same: give the module a score for "
-            "each class, or for two classes nn.BCEWithLogitsLoss() and targets of 0.0 and 1.0"
+        return (
+            "the loss of one score for all classes is always the same: give the module a score for each "
+            "class; or give loss=, nn.BCEWithLogitsLoss() for targets 0 and 1, nn.MSELoss() for numbers"
         )
-    probabilities = target.is_floating_point() and target.shape == scores.shape
-    if not probabilities and (target.is_floating_point() or target.is_complex()):
-        raise UsageError(f"{pair}: labels of classes are int64: convert them with .long()")
-    if _is_nll(loss) and scores.numel() and float(scores.detach().amax()) > _SUM_ERROR:
-        raise UsageError(
-            f"{pair}: {_name(loss)} takes logarithms of probabilities, which are at most 0: end the module "
-            "in nn.LogSoftmax(1), or give the cross entropy"
+    each = target.shape == scores.shape
+    probabilities = _is(loss, functional.cross_entropy, nn.CrossEntropyLoss)
+    if each and not (probabilities and target.is_floating_point()):
+        return (
+            "a class is one number for each sample: make classes of one-hot targets by .argmax(1); or give "
+            "loss=, nn.BCEWithLogitsLoss() for several labels of a sample, nn.CrossEntropyLoss() for "
+            "probabilities of float32, nn.MSELoss() for numbers"
         )
+    if not each and (target.is_floating_point() or target.is_complex()):
+        return (
+            "labels of classes are int64: convert them with .long(), of NumPy and pandas .astype('int64'); "
+            "for numbers give loss=, such as nn.MSELoss(), and a module with one score"
+        )
+    wanted = scores.shape[:1] + scores.shape[2:]
+    if not each and target.shape != wanted:
+        return (
+            f"scores [N, C, ...] take a class at each place, here a target of {list(wanted)}: give the "
+            "target this shape, or the scores their classes in dimension 1"
+        )
+    if (
+        _is(loss, functional.nll_loss, nn.NLLLoss)
+        and scores.numel()
+        and float(scores.detach().amax()) > _SUM_ERROR
+    ):
+        return (
+            f"{_name(loss)} takes logarithms of probabilities, which are at most 0: end the module in "
+            "nn.LogSoftmax(1), or give the cross entropy"
+        )
+    return ""
 
 
 def wrong_target(loss: Callable[..., Any], target: Tensor, classes: int | None = None) -> int | None:
@@ -122,7 +194,7 @@ def wrong_target(loss: Callable[..., Any], target: Tensor, classes: int | None =
         Its number; None means that there is none.
     """
     kind = kind_of_targets(loss)
-    if kind is None or not len(target) or target.is_complex():
+    if kind in (None, "numbers") or not len(target) or target.is_complex():
         return None
     if kind == "classes" and target.is_floating_point():
         if target.ndim < 2:
@@ -168,12 +240,13 @@ def check_targets(
     shown = first.flatten()[:8].tolist()
     target_text = f"the target {shown[0] if first.numel() == 1 else shown}"
     allowed = _ALLOWED[kind] if classes is None else f"classes 0 to {classes - 1}"
+    remedy = "renumber or leave it out"
     if kind == "classes" and target.is_floating_point():
-        allowed = "labels int64 (.long()), or probabilities that add up to 1"
-    hint = "; give a score for each class and the cross entropy where these are classes" * (kind == "shares")
-    raise TargetError(
-        f"{name(n)} has {target_text}, and {_name(loss)} takes {allowed}: renumber or leave it out{hint}"
-    )
+        allowed = "labels int64, or float probabilities that add up to 1"
+        remedy = "convert labels with .long(), of NumPy and pandas .astype('int64')"
+    if kind == "shares":
+        remedy += "; give a score for each class and the cross entropy where these are classes"
+    raise TargetError(f"{name(n)} has {target_text}, and {_name(loss)} takes {allowed}: {remedy}")
 
 
 def all_ignored(loss: Callable[..., Any] | None, target: Any) -> bool:
@@ -185,10 +258,10 @@ def all_ignored(loss: Callable[..., Any] | None, target: Any) -> bool:
     return bool((target == ignored_label(loss)).all())
 
 
-def _is_nll(loss: Any) -> bool:
+def _is(loss: Any, function: Callable[..., Any], kind: type[nn.Module]) -> bool:
     while isinstance(loss, partial):
         loss = loss.func
-    return loss is functional.nll_loss or isinstance(loss, nn.NLLLoss)
+    return loss is function or isinstance(loss, kind)
 
 
 def _name(loss: Any) -> str:

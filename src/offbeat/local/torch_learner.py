@@ -29,7 +29,7 @@ from offbeat.data.dataset import Batch, Dataset
 from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.copies import copied, shares_tensors
-from offbeat.local.criterion import Criterion, Evaluate, Loss, Step
+from offbeat.local.criterion import Criterion, Evaluate, Step
 from offbeat.local.data_evaluation import DataEvaluation
 from offbeat.local.device import DeviceState, check_device, resident
 from offbeat.local.errors import check_arguments, check_module, not_finite
@@ -45,6 +45,7 @@ from offbeat.local.fast.cuda_graphs import CapturedGradients, capture_on
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
 from offbeat.local.initial_checks import check_data, check_personal
+from offbeat.local.losses import Loss
 from offbeat.local.objectives import Plain
 from offbeat.local.representation import representing
 from offbeat.local.seeding import seeded

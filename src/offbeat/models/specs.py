@@ -416,10 +416,17 @@ def build(spec: ModelSpec | StandardizedSpec, sample_shape: Sequence[int], class
             )
         return Standardized(build(spec.model, shape, classes), spec.mean, spec.std, shape)
     entry = MODELS[spec.name]
-    if not entry.fits(shape):
+    # A model for images of any size would take rows of pixels for channels.
+    channels_last = len(shape) == 3 and shape[-1] in (1, 3) and shape[0] > 3 and bool(entry.takes)
+    if not entry.fits(shape) or channels_last:
+        remedy = "use such a dataset, or the model 'logistic' or 'mlp'"
+        if channels_last and entry.fits((shape[2], *shape[:2])):
+            remedy = "put the channels of images first, by x.permute(0, 3, 1, 2)"
+        elif len(shape) == 2 and entry.fits((1, *shape)):
+            remedy = "give images their one channel, by x.unsqueeze(1)"
         raise UsageError(
             f"model {spec.name!r} with samples of shape {shape}: it takes {shown_shapes(entry)}, as of "
-            f"{' or '.join(entry.datasets)}; use such a dataset, or the model 'logistic' or 'mlp'"
+            f"{' or '.join(entry.datasets)}; {remedy}"
         )
     return entry.make(spec, shape, classes)
 

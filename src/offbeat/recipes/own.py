@@ -14,9 +14,9 @@ from offbeat.data.convert import as_other_samples, as_samples, is_labelled
 from offbeat.data.dataset import Samples, class_labels
 from offbeat.data.federated import FederatedData, Source, federate
 from offbeat.data.hugging_face import is_split_dict, train_and
-from offbeat.local.criterion import Evaluate, Loss, Step
+from offbeat.local.criterion import Evaluate, Step
 from offbeat.local.examples_privacy import ExamplesPrivacy
-from offbeat.local.losses import LOSSES
+from offbeat.local.losses import LOSSES, Loss
 from offbeat.metrics.metrics_by_name import Wanted
 from offbeat.named import named_errors
 from offbeat.recipes.recipe import Data, Recipe

@@ -25,7 +25,6 @@ from offbeat.core.streams import Purpose, StreamCursor
 from offbeat.data.dataset import Dataset, to_device
 from offbeat.local.batches import batch_table
 from offbeat.local.copies import copied
-from offbeat.local.criterion import Loss
 from offbeat.local.device import full_precision
 from offbeat.local.errors import unfit_batch
 from offbeat.local.fast.batched_dropout import undrawn_dropout, without_dropout
@@ -33,6 +32,7 @@ from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, padded_sam
 from offbeat.local.fast.batched_norm import BATCH_NORM
 from offbeat.local.fast.batched_optimizers import ADAM_OPTIONS, batched_optimizer
 from offbeat.local.gradient_flow import DETACHED, GradientFlow
+from offbeat.local.losses import Loss
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.sparse_gradients import make_dense
 from offbeat.local.targets import check_targets, ignored_label, kind_of_targets
@@ -56,13 +56,13 @@ class BatchedTrainer:
         if own is not objective and learner.prepare().bench.buffers:
             raise _refused("with buffers = 'local' or 'recompute'", "with follow and mean")
         with full_precision(learner.training.device):
-            _probe(learner)
+            self._y = _probe(learner)
         self._learner = learner
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
         self._loss = with_gradient(loss_of(learner))
         self._stacked = batched_module(learner, clients)
-        self._x, self._y = tensors_of(learner)
+        self._x, _ = tensors_of(learner)
         x, module = self._x, self._ready.bench.module
         some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
         with torch.random.fork_rng(devices=[]):
@@ -290,10 +290,10 @@ def _refused(what: str, allowed: str) -> UsageError:
     )
 
 
-def _probe(learner: TorchLearner) -> None:
+def _probe(learner: TorchLearner) -> Tensor:
     """Compare the gradients of two made-up clients, together and apart: do they differ by more than rounding?
 
-    In float32 and without dropout, whatever the training has.
+    In float32 and without dropout, whatever the training has. Returns the targets as the loss takes them.
 
     They do where a module or a loss mixes the samples of a batch, draws at random, or takes samples along
     another dimension than the first.
@@ -320,6 +320,9 @@ def _probe(learner: TorchLearner) -> None:
                 raise _refused(
                     "a batch norm layer that is passed twice", "layers that are passed once a step"
                 )
+            whole = output.detach()[:1].expand(len(all_y), *output.shape[1:])
+            all_y = torch.as_tensor(learner.criterion.fitted(whole, all_y))
+            y = all_y[rows]
             _check_labels(loss_of(learner), all_y, output)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
             _, gradient = with_gradient(loss_of(learner))(output.detach(), y, weights)
@@ -335,6 +338,7 @@ def _probe(learner: TorchLearner) -> None:
     found = torch.cat([gradient[i].flatten() for i in range(2) for gradient in together.values()])
     if not (found - apart).norm() <= _ROUNDING * apart.norm():
         raise _refused(f"{name} with this loss", _SAMPLES)
+    return all_y
 
 
 def _check_labels(loss: Loss, labels: Tensor, output: Tensor) -> None:
