@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from offbeat.core.errors import DamageError, OffbeatError, RunError, reason_of
 from offbeat.core.validation import format_error
+from offbeat.runs.permissions import ASK_TO_WRITE
 
 _COPY = "restore the directory from a copy made whole"
 _ANEW = f"{_COPY}, or begin the run anew in another directory"
@@ -147,7 +148,8 @@ def database_error(path: Path, error: sqlite3.Error, doing: str) -> RunError:
     if not path.exists():
         return damage(path, "is missing")
     if is_environment(error) or (doing == "write" and _code(error) in (sqlite3.SQLITE_IOERR, None)):
-        return RunError(f"cannot {doing} {path}: {error}")
+        remedy = f": {ASK_TO_WRITE}" if _code(error) == sqlite3.SQLITE_READONLY else ""
+        return RunError(f"cannot {doing} {path}: {error}{remedy}")
     return damage(path, _problem(path, error))
 
 

@@ -2,14 +2,20 @@
 
 A view, a trigger, a virtual table or a computed column runs whenever it is read or written, for as long as it
 likes. Offbeat makes none of them, so a database that has one is not read.
+
+A database in the mode WAL needs a file of shared memory beside it, even for a reader. Where a reader may make
+none, and no process writes, the database is read without it.
 """
 
 import os
 import re
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from offbeat.runs.lock import is_held
 from offbeat.runs.own_files import check_own
 
 MOST_BYTES = 2**28
@@ -21,6 +27,7 @@ _TABLE = re.compile(
 _ONE_ROW = "CHECK (id = 1)"
 _EXPRESSIONS = re.compile(r"\b(AS|SELECT|CHECK|DEFAULT|GENERATED|REFERENCES)\b", re.IGNORECASE)
 
+_UNWRITABLE = sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN
 _MAGIC = bytes.fromhex("d9d505f920a163d7")  # of SQLite's rollback journals
 
 
@@ -38,10 +45,43 @@ def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> s
         ValueError: It has something else than plain tables.
     """
     check_files(path, write=write)
-    if not write:
-        _finish_rollback(path)
-    name = str(path) if write else f"{path.resolve().as_uri()}?mode=ro"
-    database = sqlite3.connect(name, uri=not write, timeout=timeout, check_same_thread=False)
+    if write:
+        return _connect(str(path), timeout)
+    _finish_rollback(path)
+    file = path.resolve()
+    try:
+        return _connect(f"{file.as_uri()}?mode=ro", timeout)
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _UNWRITABLE or is_held(file.parent):
+            raise
+        beside = [file.with_name(file.name + suffix) for suffix in ("-wal", "-journal")]
+        left = [log for log in beside if log.is_file() and log.stat().st_size]
+        if not left:
+            return _connect(f"{file.as_uri()}?mode=ro&immutable=1", timeout)
+        if beside[1] in left and _names_a_file(beside[1]):
+            raise
+    return _copied([file, *left])
+
+
+def _copied(files: list[Path]) -> sqlite3.Connection:
+    """Open a copy of a database, with the logs of a process that was killed, which nobody else finds.
+
+    Raises `OSError` where a file cannot be read, or the temporary directory has no space left.
+    """
+    with TemporaryDirectory(prefix="offbeat-", ignore_cleanup_errors=True) as folder:
+        for file in files:
+            shutil.copyfile(file, Path(folder, file.name))
+        database = _connect(str(Path(folder, files[0].name)))
+        # In this mode, one file has all, which remains readable after it has lost its name.
+        database.execute("PRAGMA journal_mode = DELETE")
+        database.execute("PRAGMA query_only = ON")
+        return database
+
+
+def _connect(name: str, timeout: float = 5.0) -> sqlite3.Connection:
+    """Connect to a file, or to what an URI names, and check its schema."""
+    uri = name.startswith("file:")
+    database = sqlite3.connect(name, uri=uri, timeout=timeout, check_same_thread=False)
     try:
         database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)

@@ -8,7 +8,7 @@ from stat import S_ISREG
 from filelock import BaseFileLock, FileLock, Timeout
 
 from offbeat.core.errors import UsageError
-from offbeat.runs.permissions import file_mode
+from offbeat.runs.permissions import ASK_TO_WRITE, file_mode, why_unwritable
 from offbeat.runs.schema import LOCK
 
 _PROBE_SECONDS = 1.0
@@ -23,14 +23,20 @@ def lock(directory: Path, what: str = "this run") -> BaseFileLock:
         what: What is in it, for an error.
 
     Raises:
-        UsageError: Another process holds the lock.
+        UsageError: Another process holds the lock, or this user cannot write to the directory.
     """
+    if directory.is_dir() and (why := why_unwritable(directory)) is not None:
+        raise UsageError(f"{why}: to write {what}, {ASK_TO_WRITE}")
     if (directory / LOCK).is_symlink():
         raise UsageError(f"{directory / LOCK} is a link: delete it, {what} has a file of its own there")
     # A process that asks whether the directory is in use has the lock for a moment.
     held = FileLock(directory / LOCK, timeout=_PROBE_SECONDS, mode=file_mode(directory), thread_local=False)
     try:
         held.acquire()
+    except PermissionError:
+        raise UsageError(
+            f"this user cannot write {directory / LOCK}: to write {what}, {ASK_TO_WRITE}"
+        ) from None
     except Timeout:
         raise UsageError(f"{directory}: another process is writing {what}; wait for it or stop it") from None
     return held

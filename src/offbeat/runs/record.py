@@ -30,6 +30,7 @@ from offbeat.runs.columns import (
 from offbeat.runs.damage import damage, is_environment, reading
 from offbeat.runs.database import open_database
 from offbeat.runs.journal_archive import read_journal
+from offbeat.runs.permissions import ASK_TO_READ, may_read
 from offbeat.runs.presentation import Presentation
 from offbeat.runs.schema import ARCHIVED, DATABASE, FORMAT, LOCK, MODEL, Metric
 from offbeat.runs.summary import Summary
@@ -363,16 +364,18 @@ def find_runs(directory: str | Path) -> list[RunRecord]:
 
 
 def holds_run(directory: Path) -> bool:
-    """Whether a directory holds a run: its database, or files that only a lost database leaves."""
-    left = (directory / LOCK).is_file() and (directory / MODEL).is_file()
-    # A run that was killed before its first checkpoint has no other file.
+    """Whether a directory holds a run: its database, or files that only a lost database leaves.
+
+    Raises `UsageError` where this user may not look into the directory.
+    """
+    # A run that was killed before its first checkpoint has no file but its log.
     log = directory / f"{DATABASE}-wal"
-    return (
-        (directory / DATABASE).is_file()
-        or left
-        or log.is_file()
-        or any(directory.glob("state-*.safetensors"))
-    )
+    try:
+        left = (directory / LOCK).is_file() and (directory / MODEL).is_file()
+        found = (directory / DATABASE).is_file() or left or log.is_file()
+    except PermissionError:
+        raise UsageError(f"{directory} cannot be read by this user: {ASK_TO_READ}") from None
+    return found or any(directory.glob("state-*.safetensors"))
 
 
 def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) -> Iterator[Any]:
@@ -385,5 +388,6 @@ def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) 
                 yield from rows(database)
         except sqlite3.Error as error:
             if is_environment(error) and path.is_file():
-                raise UsageError(f"{path} cannot be read: {reason_of(error)}") from None
+                why = reason_of(error) if may_read(path) else f"this user may not: {ASK_TO_READ}"
+                raise UsageError(f"{path} cannot be read: {why}") from None
             raise
