@@ -2,10 +2,12 @@
 
 A column has one row for each sample: x or y of a `Dataset`. NumPy's masked arrays, pandas and lists have
 each its own sign of a missing value; converted without a look at it, the value below a mask becomes data.
+The columns of tables have names, and the rows of pandas have labels: both are matched by these, not by place.
 """
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,8 @@ from torch import Tensor
 from offbeat.core.errors import UsageError
 
 _ENCODE = "encode it as numbers, in the same way for all clients (classes as 0 to C − 1)"
+Columns = Mapping[str, tuple[str, ...]]
+"""Names of the columns of a dataset's tables, in their order: of "x", "y" or an input by its name."""
 
 
 def is_frame(value: Any) -> bool:
@@ -65,6 +69,63 @@ def _is_pandas(value: Any, kind: str) -> bool:
     # No object is of pandas where pandas is not imported.
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(value, getattr(pandas, kind))
+
+
+def column_names(name: str, value: Any) -> tuple[str, ...] | None:
+    """The names of a table's columns, of pandas, polars or Arrow; None where it has none.
+
+    Args:
+        name: What the table is called in messages, such as "x".
+        value: Anything.
+
+    Raises:
+        UsageError: Two columns have one name.
+    """
+    found: Any = list(value.columns) if is_frame(value) else getattr(value, "column_names", None)
+    found = getattr(value, "columns", None) if found is None else found
+    if not isinstance(found, list) or not (is_frame(value) or all(isinstance(own, str) for own in found)):
+        return None
+    names = tuple(map(str, found))
+    if twice := [own for at, own in enumerate(names) if own in names[:at]]:
+        raise UsageError(f"dataset: {name} has several columns {twice[0]!r}: give each column its own name")
+    return names
+
+
+def index_of(value: Any) -> Any:
+    """The index of a frame or a series, or of the first of several; None where there is none."""
+    if is_frame(value) or is_series(value):
+        return value.index
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple) else ()
+    return next((own for own in map(index_of, parts) if own is not None), None)
+
+
+def with_one_index(parts: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts of a dataset, of which those of pandas have their rows in the order of the first one's index.
+
+    Args:
+        parts: x or several inputs, and y, by name.
+
+    Raises:
+        UsageError: An index has other labels, or has a label twice in another order.
+    """
+    tables = [name for name, part in parts.items() if is_frame(part) or is_series(part)]
+    ordered = dict(parts)
+    for name in tables[1:]:
+        wanted, own = parts[tables[0]].index, parts[name].index
+        if len(own) != len(wanted) or own.equals(wanted):
+            continue
+        if not own.is_unique or not wanted.is_unique:
+            why = f"have labels that stand twice, in another order than those of {tables[0]}"
+        elif len(other := own.difference(wanted, sort=False)):
+            why = f"have other labels than those of {tables[0]}, such as {other[0]!r}"
+        else:
+            ordered[name] = parts[name].loc[wanted]
+            continue
+        raise UsageError(
+            f"dataset: the rows of {name} {why}: give both one index, or {name}.to_numpy() where the rows "
+            "are in the same order"
+        )
+    return ordered
 
 
 def is_column(value: Any) -> bool:
@@ -118,7 +179,9 @@ def _of_array(name: str, value: Any, array: npt.NDArray[Any]) -> Tensor:
         # PyTorch does not take an array with negative strides.
         array = array.copy()
     try:
-        return torch.as_tensor(array)
+        # Nothing writes into the samples, so a read-only array, as pandas gives, is no reason for a warning.
+        with warnings.catch_warnings(action="ignore"):
+            return torch.as_tensor(array)
     except (TypeError, ValueError, RuntimeError) as error:
         if array.dtype.names:
             raise _refused(
@@ -255,3 +318,8 @@ def _missing(name: str, count: int, first: int, how: str, fill: str) -> UsageErr
 
 def _refused(name: str, what: str, remedy: str) -> UsageError:
     return UsageError(f"dataset: {name} is {what}: {remedy}")
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Names in a sentence."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if names[most:] else "")

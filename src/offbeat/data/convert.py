@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
-from offbeat.data.columns import as_pandas, is_column, is_frame, is_series
+from offbeat.data.columns import as_pandas, column_names, is_column, is_frame, is_series
 from offbeat.data.dataset import Dataset, MapDataset, Samples, concatenated
 from offbeat.data.hugging_face import as_map_dataset, is_split, is_split_dict, is_stream
 from offbeat.data.leaf import is_leaf, samples_by_user
@@ -86,8 +86,8 @@ def is_pair(data: Any) -> bool:
     if not isinstance(data, tuple | list) or len(data) != 2 or not all(map(is_column, data)):
         return False
     x, y = map(as_pandas, data)
-    if is_frame(x) and is_frame(y) and x.columns.equals(y.columns):
-        # Two frames with the same columns are a train and a test set.
+    if is_frame(x) and is_frame(y) and set(x.columns) == set(y.columns):
+        # Two frames with the same columns, in any order, are a train and a test set.
         return False
     if isinstance(data, tuple) or any(map(is_series, (x, y))):
         return True
@@ -118,7 +118,8 @@ def _of_frame(frame: Any, label: str | None) -> Dataset:
             "frame.to_numpy()"
         )
     names = list(frame.columns)
-    if names.count(label) != 1:
+    column_names("the frame", frame)
+    if label not in names:
         raise UsageError(
             f"label = {label!r} is no column of the frame{did_you_mean(label, map(str, names))}: it has "
             f"{', '.join(map(str, names[:20]))}"

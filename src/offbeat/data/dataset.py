@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Subset, default_collate
 
 from offbeat.core.errors import OffbeatError, RunError, UsageError
-from offbeat.data.columns import as_tensor, is_missing
+from offbeat.data.columns import Columns, as_tensor, column_names, is_missing, listed, with_one_index
 
 Batch = Any
 """Samples as a module and its loss take them: a tensor, or tuples, lists and mappings of tensors."""
@@ -57,15 +57,19 @@ class Dataset:
         y: The targets, [N, ...] of any dtype. None means that there are none.
         classes: Number of classes. With it, y is int64 [N] with values in [0, classes), or [N, ...] if every
             element (voxel, token) has a class. None means that the targets are no classes.
+        columns: Names of the columns of "x", "y" or an input, each [N, columns], by which the tables of
+            several parties are matched. Frames have their own; one column of targets needs none.
 
     Raises:
-        UsageError: A value is missing or the lengths differ. With `classes`, the targets have another dtype
-            or shape, or one is out of range.
+        UsageError: A value is missing, the lengths differ, or rows of pandas have other labels. With
+            `classes`, the targets have another dtype or shape, or one is out of range. The names of columns
+            are not those of a frame, are too few, or stand twice.
     """
 
     x: Any  # Tensor | Mapping[str, Tensor]
     y: Any = None  # Tensor | None
     classes: int | None = None
+    columns: Columns = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """The dataset in a line, without its samples."""
@@ -74,12 +78,12 @@ class Dataset:
         return f"<Dataset: {', '.join(shown).replace('torch.', '')}{classes}>"
 
     def __post_init__(self) -> None:
-        if isinstance(self.x, Mapping):
-            object.__setattr__(self, "x", {name: as_tensor(name, part) for name, part in self.x.items()})
-        else:
-            object.__setattr__(self, "x", as_tensor("x", self.x))
+        given = with_one_index(dict(self._parts()))
+        parts = {n: as_tensor(n, part, targets=n == self._target) for n, part in given.items()}
         if self.y is not None:
-            object.__setattr__(self, "y", as_tensor("y", self.y, targets=True))
+            object.__setattr__(self, "y", parts.pop(self._target))
+        object.__setattr__(self, "x", parts if isinstance(self.x, Mapping) else parts["x"])
+        object.__setattr__(self, "columns", self._named_columns(given))
         lengths = {name: len(part) for name, part in self._parts()}
         if len(set(lengths.values())) != 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "x is empty"
@@ -87,9 +91,36 @@ class Dataset:
         if self.classes is not None:
             self._check_classes(self.classes)
 
+    def _named_columns(self, given: Mapping[str, Any]) -> Columns:
+        """The names of columns that were given, and those that the parts had before they became tensors."""
+        columns = {name: tuple(own) for name, own in self.columns.items()}
+        shapes = {name: tuple(part.shape[1:]) for name, part in self._parts()}
+        for name, part in given.items():
+            own = column_names(name, part)
+            if own is None or (name == self._target and len(own) == 1):
+                # One column of targets has nothing to be matched with.
+                continue
+            if columns.setdefault(name, own) != own:
+                raise UsageError(
+                    f"dataset: the columns of {name} are {listed(own)}, and not {listed(columns[name])}: "
+                    "leave the argument columns out, since a table has its own names"
+                )
+        for name, names in columns.items():
+            if shapes.get(name) != (len(names),) or len(set(names)) < len(names):
+                raise UsageError(
+                    f"dataset: columns of {name} are {listed(names)}: give each column of {name} its own "
+                    f"name; {name} has the shape {[len(self), *shapes.get(name, ())]}"
+                )
+        return columns
+
     def _parts(self) -> list[tuple[str, Tensor]]:
         named = list(self.x.items()) if isinstance(self.x, Mapping) else [("x", self.x)]
-        return named if self.y is None else [*named, ("y", self.y)]
+        return named if self.y is None else [*named, (self._target, self.y)]
+
+    @property
+    def _target(self) -> str:
+        """The name of y among the parts, which no input has."""
+        return "the targets y" if isinstance(self.x, Mapping) and "y" in self.x else "y"
 
     def _check_classes(self, classes: int) -> None:
         y = self.y
@@ -137,7 +168,7 @@ class Dataset:
             if isinstance(self.x, Mapping)
             else self.x.to(device)
         )
-        return Dataset(x, None if self.y is None else self.y.to(device), self.classes)
+        return Dataset(x, None if self.y is None else self.y.to(device), self.classes, self.columns)
 
     def subset(self, indices: IndexLike) -> "Dataset":
         """Copy the samples at `indices`, in that order.
@@ -156,7 +187,33 @@ class Dataset:
             )
         found = self.gather(rows)
         x, y = (found, None) if self.y is None else found
-        return Dataset(x, y, self.classes)
+        return Dataset(x, y, self.classes, self.columns)
+
+    def with_columns(self, columns: Columns) -> "Dataset":
+        """The dataset with its columns in another order, by their names; itself if they have it already.
+
+        Columns without names get these names, by position. Names of a part that is not there have no effect.
+
+        Raises:
+            UsageError: The dataset has other columns.
+        """
+        parts, named = dict(self._parts()), dict(self.columns)
+        for name in [name for name in columns if name in parts and named.get(name) != columns[name]]:
+            wanted, part = columns[name], parts[name]
+            own = named.get(name, wanted)
+            lacks, has = ([n for n in a if n not in b] for a, b in ((wanted, own), (own, wanted)))
+            told = [f"lacks {listed(lacks)}"] * bool(lacks) + [f"has {listed(has)}"] * bool(has)
+            if not told and part.shape[1:] != (len(wanted),):
+                told = [f"has samples of shape {list(part.shape[1:])} without names"]
+            if told:
+                raise UsageError(f"{name} {' and '.join(told)}; give {listed(wanted)}, in any order")
+            if own != wanted:
+                parts[name] = part[:, [own.index(n) for n in wanted]]
+            named[name] = wanted
+        if named == self.columns:
+            return self
+        y = None if self.y is None else parts.pop(self._target)
+        return Dataset(parts if isinstance(self.x, Mapping) else parts["x"], y, self.classes, named)
 
 
 def _select(x: Tensor, rows: Tensor) -> Tensor:
@@ -342,7 +399,7 @@ def concatenated(parts: Sequence[Samples]) -> Samples:
 def _joined(parts: Sequence[Dataset]) -> Dataset:
     # An empty list has no shape to compare.
     parts = [part for part in parts if len(part)] or parts[:1]
-    kinds = {tuple((name, part.dtype, part.shape[1:]) for name, part in d._parts()) for d in parts}
+    kinds = {tuple(sorted((name, str(p.dtype), p.shape[1:]) for name, p in d._parts())) for d in parts}
     if len(kinds) > 1 or len({d.classes for d in parts}) > 1:
         told = " and ".join(
             ", ".join(f"{name} {dtype} {list(shape)}" for name, dtype, shape in kind)
@@ -357,7 +414,8 @@ def _joined(parts: Sequence[Dataset]) -> Dataset:
         x: Any = {name: torch.cat([d.x[name] for d in parts]) for name in first.x}
     else:
         x = torch.cat([d.x for d in parts])
-    return Dataset(x, None if first.y is None else torch.cat([d.y for d in parts]), first.classes)
+    y = None if first.y is None else torch.cat([d.y for d in parts])
+    return Dataset(x, y, first.classes, first.columns)
 
 
 def label_counts(samples: Samples, rows: Tensor | None = None) -> list[int] | None:

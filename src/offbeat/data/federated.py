@@ -15,9 +15,16 @@ import numpy.typing as npt
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data.columns import is_frame
+from offbeat.data.column_order import in_one_order
+from offbeat.data.columns import Columns, index_of, is_frame
 from offbeat.data.convert import as_other_samples, as_samples, is_labelled, is_pair
-from offbeat.data.dataset import Dataset, MapDataset, Samples, concatenated, label_counts
+from offbeat.data.dataset import (
+    Dataset,
+    MapDataset,
+    Samples,
+    concatenated,
+    label_counts,
+)
 from offbeat.data.hugging_face import is_split_dict, train_and
 from offbeat.data.leaf import is_leaf, samples_by_user
 from offbeat.data.parts import check_parts, occupied, parts_of
@@ -112,6 +119,11 @@ class FederatedData:
             train set for all.
         root: Trusted samples of the server, on which it trains. None means no such samples.
         names: The clients' names, which reports show; empty if the clients have numbers only.
+        columns: Names of the columns of tables, "x", "y" or an input, in their order. Those that are not
+            given are of the first set that has names, of train, test and root.
+
+    Raises:
+        UsageError: A set has other columns.
     """
 
     train: Samples
@@ -121,6 +133,19 @@ class FederatedData:
     starts: tuple[int, ...] | None = None
     root: Samples | None = None
     names: tuple[str, ...] = ()
+    columns: Columns = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Put the columns of all sets in one order."""
+        found = {"train": self.train, "test": self.test, "root": self.root}
+        sets = {name: samples for name, samples in found.items() if samples is not None}
+        told = {f"the {name} set": samples for name, samples in sets.items()}
+        ordered = in_one_order(told, self.columns)
+        columns: dict[str, tuple[str, ...]] = {}
+        for name, samples in zip(sets, ordered, strict=True):
+            object.__setattr__(self, name, samples)
+            columns = {**getattr(samples, "columns", {}), **columns}
+        object.__setattr__(self, "columns", {**columns, **self.columns})
 
     @property
     def clients(self) -> int:
@@ -282,12 +307,12 @@ def federate(
         sets = _one_per_client(train, label)
         clients = len(sets)
         kept = occupied([len(samples) for samples in sets], drop_empty)
-        sets = [sets[client] for client in kept]
+        sets = in_one_order(_called("{}", [sets[client] for client in kept], kept, by_client))
         ends = np.cumsum([len(samples) for samples in sets])
         whole, rows = concatenated(sets), np.split(np.arange(ends[-1]), ends[:-1])
         starts = tuple(int(part[0]) for part in rows)
     else:
-        whole, rows = as_samples(train, label), parts_of(parts)
+        whole, rows = as_samples(train, label), parts_of(parts, index_of(train))
         clients = len(rows)
         kept = occupied([len(part) for part in rows], drop_empty)
         rows = [rows[client] for client in kept]
@@ -302,6 +327,9 @@ def federate(
     if len(held_sets) != clients:
         raise UsageError(f"validation: {len(held_sets)} datasets for {clients} clients; give one for each")
     held_sets = [held_sets[client] for client in kept]
+    whole, *held_sets = in_one_order(
+        {"the train set": whole, **_called("validation of {}", held_sets, kept, by_client)}
+    )
     ends = len(whole) + np.cumsum([len(samples) for samples in held_sets])
     held_parts = np.split(np.arange(len(whole), ends[-1]), ends[:-1] - len(whole))
     every = concatenated([whole, *held_sets])
@@ -329,6 +357,13 @@ def _one_per_client(train: Any, label: str | None) -> list[Samples]:
         except UsageError as error:
             raise UsageError(f"client {name!r}: {error}") from None
     return sets
+
+
+def _called(text: str, sets: Sequence[Samples], numbers: Sequence[int], clients: Any) -> dict[str, Samples]:
+    """The sets of some clients, by what they are called in messages: by the names that a mapping has."""
+    names = list(clients) if isinstance(clients, Mapping) else None
+    told = [f"client {number if names is None else repr(names[number])}" for number in numbers]
+    return {text.format(own): samples for own, samples in zip(told, sets, strict=True)}
 
 
 def _by_client(validation: Any, clients: Any) -> list[Any]:

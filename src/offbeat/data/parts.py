@@ -17,17 +17,19 @@ _SHOWN = 10
 log = logging.getLogger(__name__)
 
 
-def parts_of(parts: Any) -> list[npt.NDArray[Any]]:
+def parts_of(parts: Any, index: Any = None) -> list[npt.NDArray[Any]]:
     """One array of indices per client.
 
     Args:
         parts: A sequence or a mapping of arrays, lists or sets; or pandas's `frame.groupby(column)`.
+        index: pandas's index of the samples, by which groups find theirs. None means that they have none.
 
     Raises:
-        UsageError: It is something else, such as the number of each sample's client.
+        UsageError: It is something else, such as the number of each sample's client, or the groups are of
+            other rows.
     """
     if is_groupby(parts):
-        parts = parts.indices
+        parts = _groups(parts, index)
     if isinstance(parts, str | bytes) or not isinstance(parts, Iterable):
         raise UsageError(
             f"parts = {parts!r:.60} is not allowed: give one array of sample indices per client, or a "
@@ -41,6 +43,21 @@ def parts_of(parts: Any) -> list[npt.NDArray[Any]]:
             "where these are the clients of the samples, [np.flatnonzero(parts == k) for k in …]"
         )
     return [_indices(part) for part in (parts.values() if isinstance(parts, Mapping) else parts)]
+
+
+def _groups(groups: Any, index: Any) -> Mapping[Any, Any]:
+    """The positions of the rows of each group, which may be of a frame with the rows in another order."""
+    own = groups.obj.index
+    if index is None or own.equals(index):
+        found: Mapping[Any, Any] = groups.indices
+        return found
+    places = index.get_indexer(own) if index.is_unique and own.is_unique else np.full(len(own), -1)
+    if (places < 0).any():
+        raise UsageError(
+            "parts are groups of a frame whose index is not that of the samples: group the frame that is "
+            "given, or one with the same index"
+        )
+    return {name: places[rows] for name, rows in groups.indices.items()}
 
 
 def _numbers(parts: Any) -> bool:
