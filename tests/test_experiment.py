@@ -166,3 +166,49 @@ def test_a_prepared_run_has_what_follows_from_its_clients() -> None:
     assert prepared.metadata()["algorithm"]["name"] == "fedavg"
     with pytest.raises(ob.UsageError, match="fedbuff: 3 clients cannot train at the same time where"):
         Experiment(ob.fedbuff(size=2, concurrency=3), learner()).prepare(2)
+
+
+NAMES = {"x": ("age", "pressure", "dose")}
+TURNED = [2, 0, 1]
+
+
+def named(order: list[int] | None = None, names: tuple[str, ...] = NAMES["x"]) -> ob.TorchLearner:
+    """A learner whose columns have names, in another order."""
+    order = order or [0, 1, 2]
+    columns = {"x": tuple(names[n] for n in order)}
+    sets = [ob.Dataset(X[part][:, order], Y[part], 2, columns) for part in (slice(20), slice(20, 40))]
+    return learner(data=ob.federate(sets))
+
+
+def test_a_run_goes_on_with_its_columns_in_another_order(tmp_path: Path) -> None:
+    whole = ob.simulate(ob.fedavg(steps=2), WORLD, named(), until=ob.Until(versions=4), evaluate=None)
+    directory = tmp_path / "run"
+    ob.simulate(ob.fedavg(steps=2), WORLD, named(), until=ob.Until(versions=2), evaluate=None, out=directory)
+    assert ob.read_run(directory).columns == NAMES
+
+    def goes_on(own: ob.TorchLearner) -> ob.Run:
+        return ob.resume(directory, ob.fedavg(steps=2), WORLD, own, until=ob.Until(versions=4), evaluate=None)
+
+    with pytest.raises(
+        ob.UsageError, match=r"the train set has other columns .*: x lacks dose and has size;"
+    ):
+        goes_on(named(names=("age", "pressure", "size")))
+    assert torch.equal(goes_on(named(TURNED)).model.values, whole.model.values)
+
+
+def test_a_run_without_names_goes_on_with_any(begun: Path) -> None:
+    assert ob.read_run(begun).columns == {}
+    assert resumed(begun, learner=named()).summary.versions == 6
+
+
+def test_weights_of_a_run_are_for_its_columns_in_their_order(tmp_path: Path) -> None:
+    ob.simulate(ob.fedavg(steps=2), WORLD, named(), until=ob.Until(versions=2), out=tmp_path, evaluate=None)
+    made = Experiment(ob.fedavg(steps=2), named(TURNED), initial=tmp_path).learner
+    assert isinstance(made, ob.TorchLearner)
+    assert torch.equal(made.data.train.x, X)  # type: ignore[attr-defined]
+    with pytest.raises(ob.UsageError, match=r"^initial = .* is a run on other columns: .* x lacks dose"):
+        Experiment(ob.fedavg(steps=2), named(names=("age", "pressure", "size")), initial=tmp_path)
+    weights = tmp_path / "model.safetensors"
+    unchanged = Experiment(ob.fedavg(steps=2), named(TURNED), initial=weights).learner
+    assert isinstance(unchanged, ob.TorchLearner)
+    assert unchanged.columns != NAMES

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from offbeat.algorithms import recorded_name
@@ -21,7 +22,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import GUARD_RULE, Guard
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
-from offbeat.core.learner import Learner, NoTraining, check_learner, metric_directions
+from offbeat.core.learner import Learner, NoTraining, check_learner, in_order, metric_directions
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
 from offbeat.core.privacy.noise import NOISE_RULE
@@ -34,7 +35,8 @@ from offbeat.core.streams import check_seed
 from offbeat.core.validation import check_type
 from offbeat.runs.extension import limits_meta
 from offbeat.runs.initial import Initial, start_from
-from offbeat.runs.record import RunRecord
+from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.schema import DATABASE
 from offbeat.version import __version__
 
 ENDS = Until(versions=100)
@@ -96,6 +98,7 @@ class Experiment:
         )  # fmt: skip
         check_type("recipe", self.recipe, Mapping | None, "the mapping of a recipe")
         check_learner(self.learner)
+        object.__setattr__(self, "learner", _in_order_of(self.initial, self.learner))
         object.__setattr__(self, "seed", check_seed(self.seed))
 
     @property
@@ -274,6 +277,19 @@ class PreparedRun:
             raise RunError(
                 f"{record.path} was started with another initial model: give the same model and initial"
             )
+
+
+def _in_order_of(initial: Initial | None, learner: Learner | None) -> Learner | None:
+    """The learner with the columns of its data in the order of those that initial weights were trained on.
+
+    Raises `UsageError` where these were other columns.
+    """
+    if not isinstance(initial, str | Path) or not (Path(initial) / DATABASE).is_file():
+        return learner
+    try:
+        return in_order(learner, read_run(initial).columns)
+    except UsageError as error:
+        raise UsageError(f"initial = {initial} is a run on other columns: {error}") from None
 
 
 def check_entry(record: RunRecord, what: str, now: Mapping[str, Any] | None) -> None:

@@ -1,5 +1,6 @@
 """Model cards: what the record says, word for word; names of others are text; an edited card stays."""
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -266,3 +267,15 @@ def test_an_edited_card_stays(record: RunRecord, edit: str, tmp_path: Path) -> N
     made = ob.export(record, tmp_path / "m.pt", module=linear).card
     assert made == tmp_path / "m.pt.new.md"
     assert card.read_text() == edit
+
+
+def test_a_card_says_the_order_of_the_columns(tmp_path: Path) -> None:
+    columns = {"x": ("age", "dose | x", "weight")}
+    data = ob.federate([ob.Dataset(torch.ones(4, 3), torch.arange(4) % 2, 2, columns)])
+    learner = ob.TorchLearner(linear, data)
+    until = ob.Until(versions=1)
+    ob.simulate(ob.fedavg(steps=1), learner=learner, until=until, out=tmp_path / "run", evaluate=None)
+    exported = ob.export(tmp_path / "run", tmp_path / "model.safetensors", module=linear)
+    assert json.loads(exported.metadata["columns"]) == {"x": ["age", "dose | x", "weight"]}
+    card = exported.card.read_text("utf-8")
+    assert "| columns of x, in this order | age, dose &#124; x, weight |" in card

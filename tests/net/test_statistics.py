@@ -87,3 +87,25 @@ def test_sites_scale_features_by_the_numbers_of_the_runs_model(tmp_path: Path) -
     summary = ob.read_run(tmp_path / "run").summary
     assert summary is not None
     assert (summary.accuracy or 0.0) > 0.9
+
+
+def test_sites_with_columns_in_another_order_are_counted_together(tmp_path: Path) -> None:
+    names = ("age", "height", "weight")
+    learner = StatisticsLearner(without_clients(columns=names), features=3)
+    order = [2, 0, 1]
+    data = [
+        ob.Dataset(SITES["north"], columns={"x": names}),
+        ob.Dataset(SITES["south"][:, order], columns={"x": tuple(names[n] for n in order)}),
+    ]
+
+    async def run() -> None:
+        options = ob.net.ServerOptions(clients=2)
+        served = statistics_experiment(learner)
+        async with ob.net.serve(served, tmp_path, "127.0.0.1:0", options=options) as server:
+            address = f"127.0.0.1:{server.port}"
+            await asyncio.gather(*(ob.net.join(address, own, name=str(n)) for n, own in enumerate(data)))
+
+    asyncio.run(run())
+    found, x = read_statistics(tmp_path), torch.cat([*SITES.values()]).double().numpy()
+    assert found.names == names
+    np.testing.assert_allclose(found.mean, x.mean(0), rtol=5e-3)

@@ -4,10 +4,13 @@ import json
 import logging
 
 import numpy as np
+import pandas as pd
 import pytest
 
+import offbeat as ob
 from offbeat.cli.console import see_with
 from offbeat.core.errors import UsageError
+from offbeat.data import Dataset
 from offbeat.inference.trained import trained_module
 from offbeat.models.specs import StandardizedSpec
 from offbeat.recipes.build import make_learner, make_server_learner, resume_run, run_recipe
@@ -88,3 +91,37 @@ def test_the_model_of_a_run_scales_its_inputs_wherever_it_is_used(tmp_path):
     assert float(right) == pytest.approx(made.summary.accuracy)
     spec = json.loads(trained.metadata["arguments"])
     assert len(spec["mean"]) == len(spec["std"]) == 64
+
+
+@ob.expose
+def patients(order=(0, 1, 2), seed=0):
+    x = np.random.default_rng(seed).normal(size=(60, 3)).astype("float32") * [1, 10, 100] + [0, 50, 500]
+    frame = pd.DataFrame(x, columns=["age", "pressure", "dose"]).iloc[:, list(order)]
+    return Dataset(frame, (frame["age"].to_numpy() > 0).astype("int64"), 2)
+
+
+PATIENTS = [f"data.dataset={__name__}:patients", "clients=2"]
+
+
+def test_statistics_and_samples_are_matched_by_the_names_of_columns(tmp_path):
+    own = recipe("statistics", *PATIENTS)
+    run_recipe(own, out=tmp_path / "statistics", allow=[__name__])
+    found = read_statistics(tmp_path / "statistics")
+    assert found.names == ("age", "pressure", "dose")
+    sets = [*PATIENTS, "model=logistic", f"data.standardize={tmp_path / 'statistics'}"]
+    turned = recipe("digits", *sets, "data.options={order: [2, 0, 1]}")
+    learner = make_learner(turned, allow=[__name__])
+    np.testing.assert_allclose(learner.data.train.x.mean(0), learner.module.spec.mean, rtol=1e-2, atol=0.1)
+    served = recipe("digits", *sets[2:], "data.sample_shape=[3]", "data.classes=2")
+    assert make_server_learner(served, "none").columns == {"x": found.names}
+    with pytest.raises(UsageError, match="x lacks dose and has size; give age, pressure, dose"):
+        make_learner(recipe("digits", *sets, "data.columns=[age, pressure, size]"), allow=[__name__])
+
+
+def test_a_recipe_gives_the_order_of_columns():
+    named = recipe("digits", *PATIENTS, "model=logistic", "data.columns=[dose, age, pressure]")
+    first = make_learner(named, allow=[__name__]).data.train
+    assert first.columns == {"x": ("dose", "age", "pressure")}
+    assert float(first.x[:, 0].mean()) > 100
+    sets = ["data={columns: [dose, age], sample_shape: [2], classes: 2}", "model=logistic"]
+    assert make_server_learner(recipe("digits", *sets), "none").columns == {"x": ("dose", "age")}

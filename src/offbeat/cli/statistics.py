@@ -51,6 +51,9 @@ def _rows(summary: "FeatureStatistics") -> list[dict[str, object]]:
         "between": summary.between,
     }
     return [
-        {"feature": str(feature), **{name: float(values[feature]) for name, values in columns.items()}}
+        {
+            "feature": summary.names[feature],
+            **{name: float(values[feature]) for name, values in columns.items()},
+        }
         for feature in range(len(summary.mean))
     ]

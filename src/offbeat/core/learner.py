@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from msgspec import Struct, field
@@ -14,6 +14,8 @@ from offbeat.core.events import ClientId, Metrics, TaskId, Version
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
+
+_L = TypeVar("_L")
 
 
 class LocalTask(Struct, frozen=True, gc=False):
@@ -181,6 +183,31 @@ class ClientEvaluator(Protocol):
         Returns:
             Number of samples, and the metrics by name; 0 and none where the client holds out nothing.
         """
+
+
+@runtime_checkable
+class TableLearner(Protocol):
+    """A learner whose data can be tables, with names of columns by which those of several parties match."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the columns of its tables, "x", "y" or an input, in their order."""
+
+    def with_columns(self, columns: Mapping[str, tuple[str, ...]]) -> Self:
+        """This learner, with the columns of its data in another order, which are found by their names.
+
+        Raises `UsageError` where its data have other columns.
+        """
+
+
+def columns_of(learner: object) -> Mapping[str, tuple[str, ...]]:
+    """Names of the columns of a learner's tables; empty where they have none."""
+    return learner.columns if isinstance(learner, TableLearner) else {}
+
+
+def in_order(learner: _L, columns: Mapping[str, tuple[str, ...]]) -> _L:
+    """A learner with its columns in another order, as `TableLearner.with_columns`; any other one as it is."""
+    return learner.with_columns(columns) if columns and isinstance(learner, TableLearner) else learner
 
 
 def evaluation_inputs(state: Tensors) -> TaskInputs:

@@ -33,7 +33,7 @@ def in_one_order(sets: Mapping[str, Samples], columns: Columns = NO_COLUMNS) -> 
     Raises:
         UsageError: A table has other columns.
     """
-    first = {name: ("the run", names) for name, names in columns.items()}
+    first = {name: ("the run's", names) for name, names in columns.items()}
     for whose, samples in sets.items():
         for name, names in samples.columns.items() if isinstance(samples, Dataset) else ():
             first.setdefault(name, (whose, names))

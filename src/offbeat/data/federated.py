@@ -199,6 +199,14 @@ class FederatedData:
                     digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
         return {"digest": digest.hexdigest()[:16], "sizes": sizes}
 
+    def with_columns(self, columns: Columns) -> "FederatedData":
+        """The same data with the columns of their tables in another order, by their names.
+
+        Raises `UsageError` where a set has other columns.
+        """
+        same = all(self.columns.get(name) == names for name, names in columns.items())
+        return self if same else replace(self, columns={**self.columns, **columns})
+
     def numbered(self, client: int) -> "FederatedData":
         """The same data, whose only client has another number; those below it have no samples.
 
@@ -254,11 +262,24 @@ def own_data(data: Any, validation: float = 0.0, label: str | None = None) -> Fe
     return replace(federated, rows=Rows.of(kept), held_out=held_out)
 
 
-def without_clients(test: Any = None, root: Any = None) -> FederatedData:
-    """The data of a server, which has no clients': test set and root data, as `as_samples` takes, or none."""
+def without_clients(
+    test: Any = None, root: Any = None, columns: Sequence[str] | None = None
+) -> FederatedData:
+    """The data of a server, which has no clients'.
+
+    Args:
+        test: Test set, as `as_samples` takes it. None means no test set.
+        root: Samples on which the server trains, in the same forms. None means no such samples.
+        columns: Names of the columns of x, in the order of the model's inputs, to which each site puts its
+            own. None means those of the test set, if it is a table.
+
+    Raises:
+        UsageError: A set has other columns.
+    """
     none = Dataset(torch.zeros(0))
     tested, trusted = (None if own is None else as_samples(own) for own in (test, root))
-    return FederatedData(none, tested, Rows.of([]), root=trusted)
+    named = {} if columns is None else {"x": tuple(columns)}
+    return FederatedData(none, tested, Rows.of([]), root=trusted, columns=named)
 
 
 def federate(

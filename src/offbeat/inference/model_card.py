@@ -114,6 +114,10 @@ def _model(trained: TrainedModule) -> list[str]:
         ("trained by Offbeat", metadata.get("offbeat", "unknown")),
         ("exported by", f"Offbeat {__version__}, PyTorch {torch.__version__}"),
     ]
+    rows += [
+        (f"columns of {name}, in this order", ", ".join(columns))
+        for name, columns in json.loads(metadata.get("columns", "{}")).items()
+    ]
     if trained.missing:
         rows.append(("tensors that stay at the clients, not in the file", ", ".join(trained.missing)))
     return [*table(["", ""], rows), "", "Its arguments:", "", *_json(json.loads(metadata["arguments"]))]

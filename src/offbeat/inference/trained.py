@@ -154,6 +154,7 @@ def _metadata(
         "loss": described.get("loss", ""),
         "step": described.get("step", ""),
         "metrics": {metric: finite(value) for made in evaluations[-1:] for metric, value in made.items()},
+        "columns": record.columns or "",
         "version": version,
         "digest": model.digest(),
         "run": record.meta.get("run", record.path.resolve().name),

@@ -12,7 +12,8 @@ weighs them by the sites' numbers of samples, as it weighs updates.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import Any
 
@@ -22,6 +23,8 @@ import torch
 from torch import Tensor
 
 from offbeat.core.errors import UsageError
+from offbeat.data.column_order import NO_COLUMNS
+from offbeat.data.columns import Columns
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import FederatedData
 from offbeat.local.client_task import ClientTask
@@ -57,6 +60,7 @@ class FeatureStatistics:
         between: Share of each feature's variance that lies between the sites' means, in [0, 1], [features].
         labels: Share of each label, [classes]; empty without classes, and where no site told its labels.
         histogram: Share of each feature's values in each cell, [features, bins].
+        names: Names of the features; their numbers where they have none.
     """
 
     samples: int
@@ -66,14 +70,16 @@ class FeatureStatistics:
     between: Floats
     labels: Floats
     histogram: Floats
+    names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, model: Mapping[str, Any], samples: int) -> "FeatureStatistics":
+    def of(cls, model: Mapping[str, Any], samples: int, columns: Columns = NO_COLUMNS) -> "FeatureStatistics":
         """Read the last version of a run that gathered statistics.
 
         Args:
             model: Its arrays by name.
             samples: Number of samples of all sites.
+            columns: Names of the columns of its data.
 
         Raises:
             UsageError: The model is another one.
@@ -92,7 +98,8 @@ class FeatureStatistics:
             between = np.nan_to_num(np.clip(arrays["between"] / arrays["squares"], 0.0, 1.0))
             shares = arrays["histogram"] / present[:, None]
         labels = arrays["labels"] if arrays["labels"].any() else np.zeros(0)
-        return cls(samples, present, mean, np.sqrt(variance), between, labels, shares)
+        names = columns.get("x", tuple(map(str, range(features))))
+        return cls(samples, present, mean, np.sqrt(variance), between, labels, shares, names)
 
     @property
     def missing(self) -> Floats:
@@ -122,7 +129,7 @@ class FeatureStatistics:
     @property
     def apart_text(self) -> str:
         """The features whose sites lie far apart, with the share of their variance, in a sentence."""
-        found = [f"{feature} ({100 * self.between[feature]:.0f} %)" for feature in self.far_apart]
+        found = [f"{self.names[feature]} ({100 * self.between[feature]:.0f} %)" for feature in self.far_apart]
         shown = ", ".join(found[:_SHOWN]) + (f" and {len(found) - _SHOWN} more" if found[_SHOWN:] else "")
         return f"sites lie far apart in features {shown}: so much of their variance is between sites"
 
@@ -165,6 +172,19 @@ class StatisticsLearner(LoopLearner):
             [data.samples(client) for client in range(data.clients)] or [0],
             batch_size=_BATCH,
         )
+
+    @property
+    def columns(self) -> Columns:
+        """Names of the columns of the data's tables, in their order."""
+        return self.data.columns
+
+    def with_columns(self, columns: Columns) -> "StatisticsLearner":
+        """This learner, with the columns of its data in another order, as `FederatedData.with_columns`."""
+        other = copy(self)
+        other.data = self.data.with_columns(columns)
+        assert isinstance(self._train, _Loop)
+        other._train = replace(self._train, data=other.data)
+        return other
 
 
 @dataclass(frozen=True, eq=False)

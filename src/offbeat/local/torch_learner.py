@@ -25,6 +25,7 @@ from offbeat.core.learner import (
 )
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
+from offbeat.data.columns import Columns
 from offbeat.data.dataset import Batch, Dataset
 from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import steps_per_epoch
@@ -169,6 +170,18 @@ class TorchLearner:
         other._samples, other._ready = [0] * client + self._samples, None
         check_device(other.training.device)
         return other
+
+    @property
+    def columns(self) -> Columns:
+        """Names of the columns of the data's tables, in their order."""
+        return self.data.columns
+
+    def with_columns(self, columns: Columns) -> "TorchLearner":
+        """This learner, with the columns of its data in another order, as `FederatedData.with_columns`."""
+        other = copy(self)
+        other.data = self.data.with_columns(columns)
+        other._ready = other._root = None
+        return self if other.data is self.data else other
 
     def with_examples_privacy(self, examples: ExamplesPrivacy, secret: Secret) -> "TorchLearner":
         """This learner, with privacy of examples.

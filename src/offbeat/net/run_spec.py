@@ -20,11 +20,13 @@ from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
 from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.layout import Entry, Layout
+from offbeat.core.learner import columns_of
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.schedule import Task
 from offbeat.core.types import NUMBER
 from offbeat.core.validation import format_error
+from offbeat.data.columns import Columns
 from offbeat.experiment import Experiment
 from offbeat.local.description import describe_learner, model_of
 from offbeat.local.loop_learner import OTHER_FROZEN, LoopLearner
@@ -73,6 +75,7 @@ class RunSpec(BaseModel):
         layout: Name, shape, dtype and section of each tensor that travels.
         frozen: Digest of the parameters that are not trained, which each party makes itself; "" means none.
         privacy: Options of privacy, complete. None means that each update is used as it is.
+        columns: Names of the columns of tables, "x", "y" or an input, to whose order each site puts its own.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -94,10 +97,12 @@ class RunSpec(BaseModel):
     layout: tuple[tuple[Name, tuple[Size, ...], Name, Name], ...]
     frozen: Name = ""
     privacy: Privacy | None = None
+    columns: dict[Name, tuple[Name, ...]] = {}
 
     def document(self) -> dict[str, Any]:
         """Plain JSON values, as sent; unused options are left out, as earlier versions expect."""
-        document = self.model_dump(mode="json", exclude={"privacy"} if self.privacy is None else None)
+        unused = {name for name, own in {"privacy": self.privacy, "columns": self.columns}.items() if not own}
+        document = self.model_dump(mode="json", exclude=unused)
         for option in ("drop_last", "cuda_graph"):
             if not document["training"][option]:
                 del document["training"][option]
@@ -268,12 +273,14 @@ def make_run_spec(experiment: Experiment) -> RunSpec:
         algorithm={"name": name, **algorithm.hyperparameters}, plain=plain, buffers=algorithm.buffers,
         codec=algorithm.codec, model=maker.spec, sample_shape=maker.sample_shape, classes=maker.classes,
         personal=() if isinstance(learner, LoopLearner) else learner.personal, training=training, seed=seed,
-        privacy=experiment.privacy, **here.model_dump(),
+        privacy=experiment.privacy, columns=_told_columns(columns_of(learner)), **here.model_dump(),
     )  # fmt: skip
     if len(json.dumps(spec.document())) > (most := Limits().envelope - 4096):
         raise UsageError(
             f"the run's specification has more than {most} bytes, which do not travel: the model has "
-            f"{len(spec.layout)} tensors that are trained; freeze some, or shorten the options"
+            f"{len(spec.layout)} tensors that are trained, and the data "
+            f"{sum(map(len, spec.columns.values()))} columns; freeze some tensors, give the test data as an "
+            "array, which has no names of columns, or shorten the options"
         )
     return spec
 
@@ -282,6 +289,17 @@ def _told_name(algorithm: Algorithm) -> str:
     """The algorithm's name for sites, to which a codec is told beside it."""
     name = recorded_name(algorithm)
     return name if name in ALGORITHMS else recorded_name(replace(algorithm, codec=None))
+
+
+def _told_columns(columns: Columns) -> dict[str, tuple[str, ...]]:
+    """Names of columns for sites. Raises `UsageError` for one that no site would take."""
+    for name in (name for names in columns.values() for name in names):
+        if not name.isprintable() or len(name) > _LONGEST_NAME:
+            raise UsageError(
+                f"column {name[:60]!r} cannot be told to sites: a name is printable, and has at most "
+                f"{_LONGEST_NAME} characters; rename it"
+            )
+    return dict(columns)
 
 
 def _told_training(learner: LoopLearner) -> Training:

@@ -55,6 +55,8 @@ def make_learner(recipe: Recipe, allow: Allow = NOTHING) -> TorchLearner | Stati
     """
     own = ":" in (recipe.data.dataset or "")
     data = own_data(recipe, allow) if own else _built_in_data(recipe)
+    if recipe.data.columns is not None:
+        data = data.with_columns({"x": recipe.data.columns})
     if recipe.gathers_statistics:
         return StatisticsLearner(data)
     return _learner(recipe, data, data.train, allow)
@@ -122,7 +124,8 @@ def make_server_learner(
     data = recipe.data
     if recipe.gathers_statistics:
         shape = data.sample_shape
-        return StatisticsLearner(without_clients(), None if shape is None else prod(shape), data.classes)
+        features = None if shape is None else prod(shape)
+        return StatisticsLearner(without_clients(columns=data.columns), features, data.classes)
     tested: Samples | None = None
     root: Samples | None = None
     if test not in (None, "none"):
@@ -134,7 +137,7 @@ def make_server_learner(
         if tested is None:
             tested = source.test if test is None else None
             described = source.test
-    return _learner(recipe, without_clients(tested, root), described, allow)
+    return _learner(recipe, without_clients(tested, root, data.columns), described, allow)
 
 
 def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, allow: Allow) -> TorchLearner:
@@ -143,7 +146,7 @@ def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, all
     if isinstance(described, Dataset) or (described is not None and not isinstance(recipe.model, NamedModel)):
         shape = shape or sample_shape(described)
         classes = classes or getattr(described, "classes", None)
-    spec = standardized(recipe, data)
+    spec, data = standardized(recipe, data)
     maker = ModelMaker(spec, shape, classes, load=Allowed.of(allow).load)
     # A model that does not fit the data is refused here, before anything runs.
     maker()

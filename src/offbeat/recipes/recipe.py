@@ -61,6 +61,8 @@ class Data(Section):
             already. None means that samples are used as they are.
         sample_shape: Shape of one sample (without N), for a built-in model where there is no dataset.
         classes: Number of classes, for a built-in model where there is no dataset.
+        columns: Names of the columns of tables in the order of the model's inputs, to which each table is
+            put. None means those of the test set at a server, and of the first client in a simulation.
     """
 
     dataset: str | None = None
@@ -76,6 +78,7 @@ class Data(Section):
     standardize: str | None = None
     sample_shape: tuple[Count, ...] | None = None
     classes: Count | None = None
+    columns: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _with_a_file(self) -> Self:

@@ -20,20 +20,22 @@ FEDERATED = "federated"
 log = logging.getLogger(__name__)
 
 
-def standardized(recipe: Recipe, data: FederatedData) -> Any:
-    """The recipe's model, behind the means and deviations that `data.standardize` asks for.
+def standardized(recipe: Recipe, data: FederatedData) -> tuple[Any, FederatedData]:
+    """The recipe's model, behind the means and deviations that `data.standardize` asks for, and its data.
+
+    The columns of the data are put in the order of the statistics, by their names.
 
     Args:
         recipe: The recipe.
         data: The clients' data; a server has none.
 
     Raises:
-        UsageError: The model is a function of the user's own, there are no statistics, or they cannot be
-            gathered.
+        UsageError: The model is a function of the user's own, there are no statistics, they cannot be
+            gathered, or they are of other columns.
     """
     wanted, model = recipe.data.standardize, recipe.model
     if wanted is None:
-        return model
+        return model, data
     if isinstance(model, NamedModel | StandardizedSpec | StatisticsSpec):
         raise UsageError(
             "data.standardize is for a built-in model: scale the inputs in your own model, by what "
@@ -41,6 +43,7 @@ def standardized(recipe: Recipe, data: FederatedData) -> Any:
         )
     if wanted != FEDERATED:
         statistics = read_statistics(wanted)
+        data = data.with_columns(read_run(wanted).columns)
     elif data.clients:
         statistics = feature_statistics(data, rounded=True)
     else:
@@ -51,7 +54,8 @@ def standardized(recipe: Recipe, data: FederatedData) -> Any:
     if statistics.far_apart:
         log.warning("%s", statistics.apart_text)
     mean, std = np.nan_to_num(statistics.mean), np.nan_to_num(statistics.std)
-    return StandardizedSpec(model=model, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    spec = StandardizedSpec(model=model, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    return spec, data
 
 
 def read_statistics(directory: str | Path) -> FeatureStatistics:
@@ -66,6 +70,7 @@ def read_statistics(directory: str | Path) -> FeatureStatistics:
     tensors = read_tensors(record.path / MODEL)
     samples = sum(record.client_samples().values())
     try:
-        return FeatureStatistics.of({name: tensor.numpy() for name, tensor in tensors.items()}, samples)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return FeatureStatistics.of(arrays, samples, record.columns)
     except UsageError as error:
         raise UsageError(f"{directory}: {error}") from None

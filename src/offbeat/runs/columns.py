@@ -93,6 +93,7 @@ class _DescribedEntry(TypedDict, total=False):
     frozen: Name
     loss: Name
     step: Name
+    columns: dict[Name, list[str]]
 
 
 class _PrivateEntry(TypedDict):
@@ -125,6 +126,7 @@ class _RecordedEntry(TypedDict, total=False):
     guard: dict[str, Any]
     processors: list[Name]
     client_names: list[Name]
+    columns: dict[Name, list[str]]
     higher_is_better: dict[Name, bool]
     summary: dict[Name, float | Found | None]
     privacy: _PrivateEntry

@@ -121,6 +121,12 @@ class RunRecord(Presentation):
         return tuple(self.meta.get("processors", ()))
 
     @property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """Names of the columns of its tables, of "x", "y" or an input, in order; empty without names."""
+        found = self.meta.get("columns") or self.meta.get("plan", {}).get("columns") or {}
+        return {name: tuple(names) for name, names in found.items()}
+
+    @property
     def served(self) -> bool:
         """Whether sites train it, or nodes of Flower: it is a server's state directory."""
         return "plan" in self.meta

@@ -39,6 +39,5 @@ def feature_statistics(
     run = simulate_experiment(
         statistics_experiment(learner), World(clients=learner.clients, seconds_per_step=1.0)
     )
-    return FeatureStatistics.of(
-        run.model.arrays(), sum(learner.samples(client) for client in range(learner.clients))
-    )
+    samples = sum(learner.samples(client) for client in range(learner.clients))
+    return FeatureStatistics.of(run.model.arrays(), samples, data.columns)

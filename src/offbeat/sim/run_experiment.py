@@ -11,7 +11,7 @@ from weakref import ref
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.core.errors import RunError
-from offbeat.core.learner import own_tensors
+from offbeat.core.learner import in_order, own_tensors
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
 from offbeat.core.privacy.releases import recorded_noise_rule
@@ -102,7 +102,8 @@ def resume_experiment(
     check_simulated(record)
     algorithm = with_rule(experiment.algorithm, recorded_schedule_rule(record.entry("algorithm")))
     rule = recorded_noise_rule(record.meta.get("privacy", {}))
-    experiment = replace(experiment, algorithm=algorithm, seed=record.seed, noise_rule=rule)
+    learner = in_order(experiment.learner, record.columns)
+    experiment = replace(experiment, algorithm=algorithm, learner=learner, seed=record.seed, noise_rule=rule)
     planned = SimulatedRun.of(experiment, world)
     planned.prepared.check_same(record, planned.described)
     if _stays_ended(record, planned):

@@ -9,7 +9,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.features import Feature
-from offbeat.core.learner import ClientEvaluator, Learner
+from offbeat.core.learner import ClientEvaluator, Learner, columns_of
 from offbeat.core.limits import NEVER_ENDS, check_evaluated
 from offbeat.core.privacy.privacy_options import rounded_up
 from offbeat.core.validation import check_type
@@ -95,7 +95,9 @@ class SimulatedRun:
     @cached_property
     def described(self) -> dict[str, Any]:
         """Entries about clients, data and training in the record of a run."""
-        learner, told = self.learner, {"world": describe_world(self.world)}
+        learner, told = self.learner, dict[str, Any](world=describe_world(self.world))
+        if columns := columns_of(learner):
+            told["columns"] = dict(columns)
         if not isinstance(learner, TorchLearner):
             return told | {"learner": None}
         described = asdict(describe_learner(learner, self.experiment.seed))

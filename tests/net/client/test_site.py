@@ -19,6 +19,7 @@ from offbeat.data import own_data, without_clients
 from offbeat.local.objectives import Plain
 from offbeat.models.specs import MLPSpec, ModelMaker, NamedModel
 from offbeat.named import load_named
+from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.site import Site
 from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.server.server_learner import server_learner
@@ -290,3 +291,63 @@ def test_metrics_that_are_others_under_one_name_are_refused(ward: Any) -> None:
     says = "the metrics of the learner made here are not the run's: score = auroc here, and score = f1 in"
     with pytest.raises(ob.UsageError, match=says):
         Site.of(learner=learner("auroc", own_data((X, Y)))).make_learner(spec, 0)
+
+
+COLUMNS = {"x": ("age", "pressure", "dose", "weight")}
+OTHER_ORDER = [2, 0, 3, 1]
+
+
+def table(order: list[int] | None = None, names: tuple[str, ...] = COLUMNS["x"]) -> ob.Dataset:
+    order = order or [0, 1, 2, 3]
+    return ob.Dataset(X[:, order], Y.long(), 2, {"x": tuple(names[n] for n in order)})
+
+
+def columns_spec(columns: tuple[str, ...] | None = COLUMNS["x"]) -> RunSpec:
+    learner = server_learner(MLPSpec(), ob.Training(lr=0.1), None, (4,), 2, columns)
+    return read_run_spec(run_spec(ob.fedavg(steps=2), learner, SEED).document())
+
+
+def test_a_site_puts_its_columns_in_the_order_of_the_runs(caplog: pytest.LogCaptureFixture) -> None:
+    spec = columns_spec()
+    assert spec.columns == COLUMNS
+    own = ob.TorchLearner(ModelMaker(MLPSpec(), (4,), 2), own_data(table(OTHER_ORDER)), spec.training)
+    for site in (Site.of(table(OTHER_ORDER)), Site.of(learner=own), Site.of(table())):
+        made = site.make_learner(spec, 1)
+        assert isinstance(made, ob.TorchLearner)
+        assert torch.equal(made.data.train.x, X)  # type: ignore[attr-defined]
+    assert not caplog.messages
+    Site.of(ob.Dataset(X, Y.long(), 2)).make_learner(spec, 1)
+    assert caplog.messages == [
+        "columns without names are taken by position, as if they were named: the train set"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "data", "says"),
+    [
+        (COLUMNS["x"], table(names=("age", "pressure", "dose", "size")), "x lacks weight and has size; give"),
+        (
+            COLUMNS["x"],
+            ob.Dataset(X[:, :3], Y.long(), 2),
+            r"has samples of shape \[3\] without names; give age",
+        ),
+        (None, table(), r"the run names none, .* serve with data.columns=\[age,pressure,dose,weight\], or"),
+    ],
+)
+def test_other_columns_are_refused_at_joining(
+    columns: tuple[str, ...] | None, data: ob.Dataset, says: str
+) -> None:
+    with pytest.raises(DataError, match=says) as refused:
+        Site.of(data).make_learner(columns_spec(columns), 0)
+    assert "\n" not in str(refused.value)
+    assert "age" not in refused.value.told
+
+
+def test_a_run_without_names_of_columns_says_nothing_of_them() -> None:
+    assert "columns" not in columns_spec(None).document()
+    Site.of(ob.Dataset(X, Y.long(), 2)).make_learner(columns_spec(None), 0)
+
+
+def test_a_name_that_no_site_would_take_is_refused_at_the_server() -> None:
+    with pytest.raises(ob.UsageError, match=r"column 'a\\nb' cannot be told to sites: a name is printable"):
+        columns_spec(("a\nb", "c", "d", "e"))

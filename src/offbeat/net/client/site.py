@@ -10,7 +10,9 @@ from torch import nn
 from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
+from offbeat.core.learner import columns_of, in_order
 from offbeat.core.privacy.privacy_options import rounded_up
+from offbeat.data.columns import Columns, listed
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.feature_statistics import StatisticsLearner
@@ -21,7 +23,7 @@ from offbeat.local.torch_learner import TorchLearner
 from offbeat.metrics.metrics_by_name import METRICS
 from offbeat.models.specs import ModelMaker, NamedModel
 from offbeat.named import load_named
-from offbeat.net.client.first_batch import data_error
+from offbeat.net.client.first_batch import DataError, data_error
 from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
 from offbeat.net.run_spec import MOST_SITES, RunSpec
 
@@ -142,11 +144,12 @@ class Site:
         """
         if not 0 <= client < MOST_SITES:
             raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
-        learner = self.learner
+        site = self._with_columns(spec.columns)
+        learner = site.learner
         if isinstance(spec.model, NamedModel) and spec.model.name == STATISTICS:
-            learner = self._statistics(spec)
+            learner = site._statistics(spec)
         if not isinstance(learner, LoopLearner):
-            learner = (learner or self._run_learner(spec)).numbered(client, self.device)
+            learner = (learner or site._run_learner(spec)).numbered(client, self.device)
         try:
             difference = spec.difference(learner)
         except TargetError as error:
@@ -154,6 +157,26 @@ class Site:
         if difference is not None:
             raise UsageError(difference)
         return learner.expecting(spec.frozen) if isinstance(learner, LoopLearner) else learner
+
+    def _with_columns(self, columns: Columns) -> "Site":
+        """The site with the columns of its tables in the order of the run's, by their names.
+
+        Raises `DataError` where its tables have other columns, or the run names none to compare them with.
+        """
+        for name, names in columns_of(self._data_owner).items():
+            if name not in columns and len(names) > 1:
+                remedy = f"data.columns=[{','.join(names)}], or " if name == "x" else ""
+                raise DataError(
+                    f"the columns of {name} here are {listed(names)}, and the run names none, so their order "
+                    f"may be another than at other sites: serve with {remedy}test data whose columns have "
+                    "names, or give arrays here (.to_numpy()), whose columns are taken by position"
+                )
+        try:
+            if self.learner is not None:
+                return replace(self, learner=in_order(self.learner, columns))
+            return replace(self, data=None if self.data is None else self.data.with_columns(columns))
+        except UsageError as error:
+            raise DataError(f"the data of this site do not fit the run: {error}") from None
 
     def _statistics(self, spec: RunSpec) -> StatisticsLearner:
         """The learner of a run that gathers statistics of features, as the policy allows."""

@@ -12,6 +12,7 @@ import torch
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
+from offbeat.core.learner import in_order
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy.privacy_options import Privacy, Secure
@@ -81,6 +82,9 @@ def check_run(experiment: Experiment, directory: Path, options: ServerOptions) -
     tested = evaluates(learner)
     _check_evaluation(options, experiment, tested)
     record = read_run(directory) if holds_run(directory) else None
+    if record is not None:
+        learner = in_order(learner, record.columns)
+        experiment = replace(experiment, learner=learner)
     clients, layout = options.clients, learner.initial(seed).layout
     if (privacy := experiment.privacy) is not None:
         _check_private(privacy, experiment, options)
@@ -245,6 +249,9 @@ def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str,
     `torch.compile` and `DataParallel` put before the names of tensors; they are taken over where they alone
     differ.
     """
+    if "columns" not in plan:
+        # Sites of a run without names of columns can be told them later.
+        document = {name: value for name, value in document.items() if name != "columns"}
     name = document["algorithm"]["name"]
     if document["codec"] is not None and plan.get("algorithm", {}).get("name") == f"{name} (changed)":
         document = {**document, "algorithm": {**document["algorithm"], "name": f"{name} (changed)"}}

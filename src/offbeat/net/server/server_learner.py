@@ -1,6 +1,6 @@
 """The learner of a server, which makes the first model and evaluates the others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ def server_learner(
     test: Any = None,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
+    columns: Sequence[str] | None = None,
 ) -> TorchLearner | LoopLearner:
     """Make a server's learner, which has no clients.
 
@@ -32,18 +33,20 @@ def server_learner(
         test: The test data, whatever `as_samples` takes; None means that it cannot evaluate.
         sample_shape: Shape of one sample (without N); None means that of the test data.
         classes: Number of classes; None means that of the test data.
+        columns: Names of the columns of x, in the order of the model's inputs, to which each site puts its
+            own; None means those of the test data, if they are a table.
 
     Raises:
         UsageError: A learner comes with what it has itself.
     """
     if isinstance(model, TorchLearner | LoopLearner):
-        if any(given is not None for given in (training, test, sample_shape, classes)):
+        if any(given is not None for given in (training, test, sample_shape, classes, columns)):
             raise UsageError(
-                "a learner has its own training options and test data: leave training, test, sample_shape "
-                "and classes out (None)"
+                "a learner has its own training options and test data: leave training, test, sample_shape, "
+                "classes and columns out (None)"
             )
         return model
-    data = without_clients(test)
+    data = without_clients(test, columns=columns)
     if not isinstance(model, nn.Module) and not callable(model):
         tested = data.test
         if isinstance(tested, Dataset) and isinstance(tested.x, Tensor):
