@@ -1,8 +1,6 @@
 """An existing Flower `ClientApp` as a learner: its clients train in virtual time, or as sites."""
 
-import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -96,8 +94,7 @@ class ClientAppLoop:
         self.amount.check(task)
         context = self._context(task.client, _load_state(task.state))
         config = self._config(task)
-        with _seeded_globals(task.rng):
-            reply = train(self.app, context, arrays, config, self.keys)
+        reply = train(self.app, context, arrays, config, self.keys)
         self._check_steps(task, reply)
         _save_state(context.state, task.state)
         lr = reply.metrics.pop("lr", self._lr(task))
@@ -238,10 +235,10 @@ def from_flower(
     return LoopLearner(
         loop,
         start,
-        loop.samples(first) if samples is None else list(samples),
+        seeded(partial(loop.samples, first), 0) if samples is None else list(samples),
         batch_size=batch_size,
         evaluate=evaluate,
-        held_out=loop.held_out(first) if evaluate_at_clients else 0,
+        held_out=seeded(partial(loop.held_out, first), 0) if evaluate_at_clients else 0,
         evaluate_client=loop.evaluate_client if evaluate_at_clients else None,
         higher_is_better=higher_is_better,
     )
@@ -291,16 +288,3 @@ def _save_state(records: RecordDict, state: dict[str, Tensor]) -> None:
     state.pop(_STATE, None)
     if stored := recorddict_to_proto(records).SerializeToString():
         state[_STATE] = torch.from_numpy(np.frombuffer(stored, dtype=np.uint8).copy())
-
-
-@contextmanager
-def _seeded_globals(rng: np.random.Generator) -> Iterator[None]:
-    """Seed the global generators of NumPy and Python, from which apps draw; afterwards they are as before."""
-    numpys, pythons = np.random.get_state(), random.getstate()
-    np.random.seed(int(rng.integers(2**32)))
-    random.seed(int(rng.integers(2**63)))
-    try:
-        yield
-    finally:
-        np.random.set_state(numpys)
-        random.setstate(pythons)

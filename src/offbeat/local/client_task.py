@@ -20,7 +20,7 @@ from offbeat.local.batches import batches
 from offbeat.local.loop_model import LoopModel, Named, named_tensors
 from offbeat.local.objective_hooks import check_called, check_reach, hooks_of
 from offbeat.local.representation import representing
-from offbeat.local.seeding import seed_layers
+from offbeat.local.seeding import seed_generators
 
 T = TypeVar("T")
 OWN = "loop."
@@ -108,8 +108,7 @@ class ClientTask:
     def rng(self) -> np.random.Generator:
         """Random generator of this task, for whatever the loop draws: the same numbers in every process.
 
-        PyTorch's global generator, from which layers such as dropout draw, is seeded for the task too, before
-        its first step.
+        The global generators of PyTorch, NumPy and Python are seeded for the task too, before its first step.
         """
         return stream(self.seed, Purpose.LOOP, self.client, self.number)
 
@@ -189,7 +188,7 @@ class ClientTask:
         check_reach(self._objective, reachable=model.reachable, is_module=model.is_module)
         # Before the first step the stream is seeded again: draws for making a module change nothing.
         if not self.done:
-            self.seed_layers()
+            self.seed_generators()
         nothing = object()
         items: Iterator[Any] = count(self.done) if batches is None else again(batches)
         while self.done < self.assigned and not self._stops():
@@ -314,10 +313,11 @@ class ClientTask:
         """End the task without a result, at its next step."""
         self._ended_by = self._ended_by or error
 
-    def seed_layers(self) -> None:
-        """Seed the global generator from which layers draw, from the task's own stream."""
+    def seed_generators(self) -> None:
+        """Seed the global generators, from which layers and data sets draw, from the task's own stream."""
         rng = stream(self.seed, Purpose.LAYERS, self.client, self.number)
-        seed_layers(int(rng.integers(2**63)), self._model.bench.device if self._model else "cpu")
+        device = self._model.bench.device if self._model else "cpu"
+        seed_generators(int(rng.integers(2**63)), device, own_code=True)
 
     def close(self) -> None:
         """Take the hooks off the loop's module."""

@@ -18,6 +18,7 @@ from offbeat.local.criterion import Criterion
 from offbeat.local.device import DeviceState
 from offbeat.local.errors import reading
 from offbeat.local.evaluation import evaluate
+from offbeat.local.seeding import evaluation_seeded
 from offbeat.local.training import Training
 from offbeat.metrics.metrics_by_name import Wanted
 
@@ -87,7 +88,8 @@ class DataEvaluation:
             return bench.laid_out(resident.gather(part.to(training.device, non_blocking=True)))
 
         found = ((len(part), partial(batch, part)) for part in parts)
-        with torch.inference_mode(), training.autocast():
+        seeded = evaluation_seeded(training.device, own_code=ready.own_code)
+        with seeded, torch.inference_mode(), training.autocast():
             return evaluate(bench.module, self.criterion, self.metrics, found, whose)
 
 

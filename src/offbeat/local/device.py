@@ -93,6 +93,7 @@ class DeviceState:
 
     `seed` is that of the run the module was made for; None means that it serves any. `flow` watches the first
     task; None means that it is over. `captured` makes gradients by CUDA graphs; None means without.
+    `own_code` says whether code of the user's runs, which may draw from NumPy's and Python's generators.
     """
 
     bench: FlatModule
@@ -101,6 +102,7 @@ class DeviceState:
     seed: int | None
     flow: GradientFlow | None = None
     captured: CapturedGradients | None = None
+    own_code: bool = True
     _streams: tuple[int, StreamCursor] | None = None
     _resident: list[tuple[Dataset, Dataset]] = field(default_factory=list)
 

@@ -17,7 +17,7 @@ from offbeat.core.objective import Objective
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.client_task import ClientTask
 from offbeat.local.loop_model import Named, model_of
-from offbeat.local.seeding import seeded
+from offbeat.local.seeding import evaluation_seeded, generators_kept, seeded
 
 Initial = Model | nn.Module | Named | Callable[[], nn.Module | Named]
 log = logging.getLogger(__name__)
@@ -180,9 +180,10 @@ class LoopLearner:
             base, task, objective, inputs, watch, samples, self._batch_size, self._warn, self._check,
             self._drop_last,
         )  # fmt: skip
-        client_task.seed_layers()
         try:
-            self._train(client_task)
+            with generators_kept(own_code=True):
+                client_task.seed_generators()
+                self._train(client_task)
         except Exception as error:
             if not client_task.cancelled:
                 # Nobody waits for the result of a cancelled task, so its error is not raised.
@@ -198,7 +199,10 @@ class LoopLearner:
 
     def evaluate(self, model: Model) -> Metrics:
         """Evaluate a global model."""
-        return {} if self._evaluate is None else self._evaluate(model)
+        if self._evaluate is None:
+            return {}
+        with evaluation_seeded("cpu", own_code=True):
+            return self._evaluate(model)
 
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
@@ -207,7 +211,8 @@ class LoopLearner:
         samples = self.held_out(client)
         if self._evaluate_client is None or not samples:
             return 0, {}
-        return samples, self._evaluate_client(model, client)
+        with evaluation_seeded("cpu", own_code=True):
+            return samples, self._evaluate_client(model, client)
 
     def _check(self, module: nn.Module) -> None:
         """Compare the frozen parameters of a module, once: raises `UsageError` for other ones."""

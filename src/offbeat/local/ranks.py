@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.client_task import ClientTask, again
-from offbeat.local.seeding import seed_layers
+from offbeat.local.seeding import generators_kept, seed_generators
 
 T = TypeVar("T")
 _FOREVER = timedelta(days=3650)
@@ -216,19 +216,20 @@ class _FollowingTask:
         draws = stream(self.seed, Purpose.LAYERS, self.client, self.number).integers(
             2**63, size=1 + dist.get_rank()
         )
-        seed_layers(int(draws[-1]), str(next(module.parameters()).device))
-        while True:
-            order, _ = self._orders.take(_Order.STEP, _Order.CHANGED_STEP, _Order.NO_STEP)
-            if order is _Order.NO_STEP:
-                return
-            if order is _Order.CHANGED_STEP:
-                _share(_tensors(module))
-            try:
-                batch = next(items)
-            except StopIteration:
-                reason = f"batches of rank {dist.get_rank()} ended early: give one for each step"
-                raise UsageError(reason) from None
-            yield batch
+        with generators_kept(own_code=True):
+            seed_generators(int(draws[-1]), str(next(module.parameters()).device), own_code=True)
+            while True:
+                order, _ = self._orders.take(_Order.STEP, _Order.CHANGED_STEP, _Order.NO_STEP)
+                if order is _Order.NO_STEP:
+                    return
+                if order is _Order.CHANGED_STEP:
+                    _share(_tensors(module))
+                try:
+                    batch = next(items)
+                except StopIteration:
+                    reason = f"batches of rank {dist.get_rank()} ended early: give one for each step"
+                    raise UsageError(reason) from None
+                yield batch
 
     def correct_gradients(self) -> None:
         order, _ = self._orders.take(_Order.OWN_GRADIENTS, _Order.CHANGED_GRADIENTS)

@@ -17,6 +17,7 @@ from offbeat.local.examples_privacy import ExampleGradients
 from offbeat.local.fast.cuda_graphs import CapturedGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
+from offbeat.local.seeding import restore_others, save_others
 from offbeat.local.training import Optimizer, Training
 
 
@@ -68,6 +69,7 @@ class Session:
         examples: Makes the steps' gradients, with privacy of examples. None means the plain ones.
         flow: Watches whether gradients reach the parameters, in the first task.
         captured: Makes the gradients of a plain loss by CUDA graphs. None means without.
+        own_code: Whether code of the user's runs, which may draw from NumPy's and Python's generators.
         summed: `total` as a number, once the steps are done.
     """
 
@@ -89,6 +91,7 @@ class Session:
     examples: ExampleGradients | None = None
     flow: GradientFlow | None = None
     captured: CapturedGradients | None = None
+    own_code: bool = True
     summed: float = 0.0
 
     @property
@@ -123,6 +126,8 @@ def checkpoint(session: Session) -> Tensors:
     if session.scaler is not None:
         scale = session.scaler.state_dict()
         tensors["scaler"] = torch.tensor([scale["scale"], scale["_growth_tracker"]], dtype=torch.float64)
+    if session.own_code:
+        tensors["others_random"] = save_others()
     if session.total.is_cuda:
         # On a GPU, layers draw from its own generator.
         tensors["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
@@ -151,7 +156,7 @@ def restore(session: Session, saved: Tensors) -> None:
             if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)
-        elif name not in ("total", "random", "gpu_random", "factors", "scaler"):
+        elif name not in ("total", "random", "others_random", "gpu_random", "factors", "scaler"):
             raise UsageError(f"a training cannot be restored: its {name} is not one of this model's")
     session.optimizer.load_state_dict({**session.optimizer.state_dict(), "state": states})
     session.total.copy_(saved["total"])
@@ -161,6 +166,8 @@ def restore(session: Session, saved: Tensors) -> None:
         state = session.scaler.state_dict()
         session.scaler.load_state_dict({**state, "scale": scale, "_growth_tracker": int(tracker)})
     torch.set_rng_state(saved["random"])
+    if "others_random" in saved:
+        restore_others(saved["others_random"])
     if session.total.is_cuda:
         torch.cuda.set_rng_state(saved["gpu_random"], session.total.device)
 

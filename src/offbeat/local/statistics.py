@@ -22,7 +22,7 @@ from offbeat.data.federated import FederatedData
 from offbeat.local.criterion import call, split
 from offbeat.local.errors import reading
 from offbeat.local.flat_module import FlatModule
-from offbeat.local.seeding import seed_layers
+from offbeat.local.seeding import generators_kept, seed_generators
 
 SAMPLES = 2048
 # The larger a batch, the nearer a later layer's inputs are to those in evaluation mode.
@@ -53,8 +53,8 @@ def estimate_from(data: FederatedData, bench: FlatModule, model: Model, seed: in
     rng = stream(seed, Purpose.STATISTICS)
     drawn = rng.choice(len(available), min(SAMPLES, len(available)), replace=False)
     rows = available[torch.from_numpy(drawn)]
-    with torch.random.fork_rng(devices=[]):
-        seed_layers(int(rng.integers(2**63)), device)
+    with torch.random.fork_rng(devices=[]), generators_kept(own_code=True):
+        seed_generators(int(rng.integers(2**63)), device, own_code=True)
         with reading("BatchNorm's statistics", "sample {}".format):
             batches = (to_device(samples.gather(part), device) for part in pieces(rows))
             return estimate(bench, model, (split(batch)[0] for batch in batches))

@@ -16,7 +16,7 @@ from offbeat.local.criterion import Criterion
 from offbeat.local.device import DeviceState
 from offbeat.local.errors import reading
 from offbeat.local.examples_privacy import ExamplesPrivacy, example_batches, sampling_rate
-from offbeat.local.seeding import seed_layers
+from offbeat.local.seeding import seed_generators
 from offbeat.local.session import BatchPart, Parts
 from offbeat.local.training import Training
 
@@ -47,11 +47,11 @@ class TaskBatches:
     examples: ExamplesPrivacy | None
     secret: Secret
 
-    def of_task(self, ready: DeviceState, task: LocalTask) -> Iterator[Parts]:
-        """Start the streams of a task and its layers; iterate over its batches, on the device."""
+    def of_task(self, ready: DeviceState, task: LocalTask, *, own_code: bool) -> Iterator[Parts]:
+        """Start the streams of a task, its layers and `own_code`; iterate over its batches, on the device."""
         layers = ready.streams(task.seed).at(Purpose.LAYERS, task.client, task.task)
         # Only afterwards may a checkpoint put its own random state in place.
-        seed_layers(int(layers.integers(2**63)), self.training.device)
+        seed_generators(int(layers.integers(2**63)), self.training.device, own_code=own_code)
         placed = ready.placed(self.rows(ready, task))
         return (self.parts(ready, rows, task.client) for rows in placed)
 

@@ -1,6 +1,6 @@
 """The PyTorch learner: any module, any loss, any dataset divided among clients."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
@@ -48,8 +48,9 @@ from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
 from offbeat.local.initial_checks import check_data, check_personal
 from offbeat.local.losses import Loss
 from offbeat.local.objectives import Plain
+from offbeat.local.own_code import is_known, runs_own_code
 from offbeat.local.representation import representing
-from offbeat.local.seeding import seeded
+from offbeat.local.seeding import generators_kept, seeded
 from offbeat.local.session import Parts, Session, checkpoint, restore, result_of
 from offbeat.local.statistics import estimate_from
 from offbeat.local.steps import take_steps
@@ -369,12 +370,16 @@ class TorchLearner:
     ) -> Iterator[Session]:
         """Begin a session: load the model, prepare objective and optimizer."""
         self._seed = task.seed
-        bench, training = self.prepare().bench, self.training
+        ready, training = self.prepare(), self.training
+        bench, own_code = ready.bench, ready.own_code or not is_known(objective)
         anchor = bench.load(base)
         bench.restore_personal(inputs.state)
         bench.train()
         lr = training.rate(task.base, task.lr_factor)
-        with representing(bench, Feature.REPRESENTATIONS in objective.requires) as represent:
+        with (
+            generators_kept(own_code=own_code),
+            representing(bench, Feature.REPRESENTATIONS in objective.requires) as represent,
+        ):
             run = LocalRun(
                 bench.parameters,
                 anchor,
@@ -390,17 +395,17 @@ class TorchLearner:
                 integers=bench.integers,
             )
             run.shared = run.shaped(base.shared.to(training.device))
+            batches, scaler = enumerate(self._batches(task, own_code=own_code)), training.scaler()
             total = torch.zeros((), device=training.device)
             objective.begin(run)
             optimizer = training.build(bench.trainable, lr)
-            batches, scaler = enumerate(self._batches(task)), training.scaler()
             per_epoch = self.steps_per_epoch(task.client)
             session = Session(
                 bench, base, task, inputs, training, self.criterion, per_epoch, objective, optimizer, run,
-                total, batches, scaler,
+                total, batches, scaler, own_code=own_code,
             )  # fmt: skip
             if self.examples is None:
-                session.flow, session.captured = self.prepare().flow, self.prepare().captured
+                session.flow, session.captured = ready.flow, ready.captured
                 yield session
             else:
                 self.examples.check_objective(objective)
@@ -438,9 +443,9 @@ class TorchLearner:
     def _task_batches(self) -> TaskBatches:
         return TaskBatches(self.data, self.training, self.criterion, self.examples, self._secret)
 
-    def _batches(self, task: LocalTask) -> Iterator[Parts]:
+    def _batches(self, task: LocalTask, *, own_code: bool = False) -> Iterator[Parts]:
         """Start the streams of the task and its layers; iterate over its batches, on the device."""
-        return self._task_batches.of_task(self.prepare(), task)
+        return self._task_batches.of_task(self.prepare(), task, own_code=own_code)
 
     @property
     def _evaluation(self) -> DataEvaluation:
@@ -515,9 +520,19 @@ class TorchLearner:
             flow = GradientFlow(bench.module, bench.trained, self.criterion.loss)
             capture = capture_on(device) if self.training.cuda_graph else None
             captured = CapturedGradients(bench, capture) if capture is not None else None
-            self._ready = DeviceState(bench, there, device, None if fixed else self._seed, flow, captured)
+            own_code = runs_own_code(bench.module, (train, self.data.test), self._functions)
+            self._ready = DeviceState(
+                bench, there, device, None if fixed else self._seed, flow, captured, own_code
+            )
             self._ready.keep(train, there)
         return self._ready
+
+    @property
+    def _functions(self) -> list[Any]:
+        """What is called in a task or an evaluation, beside the module and the data."""
+        criterion, metrics = self.criterion, self.metrics
+        own = [criterion.loss, criterion.step, criterion.evaluate, self.training.optimizer]
+        return [*own, *(metrics.values() if isinstance(metrics, Mapping) else ())]
 
     def _trainable(self, module: nn.Module) -> nn.Module:
         """A module to train: a copy, or a new one from the function where it cannot be copied.
