@@ -278,3 +278,91 @@ def test_a_client_that_reports_a_failure_ends_the_run() -> None:
     app = ClientApp(lambda context: NumPyClient().to_client())
     with pytest.raises(ob.RunError, match="answered FIT_NOT_IMPLEMENTED"):
         simulated(app)
+
+
+WRONG_AMOUNTS: dict[str, tuple[dict[str, int], str]] = {
+    "epochs": (
+        {"epochs": 1, "batch_size": 20},
+        "does 4 steps of its optimizer in task 0 of client 0, which has 40 samples, and epochs=1, "
+        "batch_size=20 make 2",
+    ),
+    "batch size": ({"epochs": 2, "batch_size": 32}, "60 samples, and epochs=2, batch_size=32 make 4"),
+    "steps": (
+        {"steps": 3},
+        "steps=3 make 3: virtual time would be wrong; give from_flower and the algorithm",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_AMOUNTS)
+@pytest.mark.parametrize("make", [app_with_functions, app_with_client_fn])
+def test_an_amount_that_the_app_does_not_do_is_refused(make: Callable[[], ClientApp], case: str) -> None:
+    amount, expected = WRONG_AMOUNTS[case]
+    learner = from_flower(
+        make(), net, clients=3, samples=SIZES, run_config={"local-epochs": 2}, config={"lr": 0.2}, **amount
+    )  # type: ignore[arg-type]
+    own = {name: number for name, number in amount.items() if name != "batch_size"}
+    with pytest.raises(ob.UsageError, match=re.escape(expected)):
+        ob.simulate(ob.fedbuff(size=2, **own), WORLD, learner, until=ob.Until(tasks=9))
+
+
+def test_steps_that_are_reported_and_not_done_are_refused() -> None:
+    def report(message: Message, context: Context) -> dict[str, Any]:
+        sgd(net(), partition(context), 1, 0.1)
+        return {"metrics": MetricRecord({"num-examples": 5, "steps": message.content["config"]["steps"]})}
+
+    with pytest.raises(ob.UsageError, match="the steps that it reports make 3: virtual time would be wrong"):
+        simulated(echo(report), steps=None)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_app_may_have_several_optimizers(together: bool) -> None:
+    """Each of them does each step, or they take turns."""
+
+    def train(message: Message, context: Context) -> dict[str, Any]:
+        optimizers = [torch.optim.Adam([torch.zeros(1, requires_grad=True)]) for _ in range(2)]
+        for step in range(3):
+            for optimizer in optimizers if together else [optimizers[step % 2]]:
+                optimizer.step()
+        return {}
+
+    assert simulated(echo(train)).summary.tasks
+
+
+def test_what_an_app_asks_for_in_vain_is_named() -> None:
+    given: dict[str, Any] = {"clients": 3, "run_config": {"local-epochs": 2}, "config": {"lr": 0.2}}
+    for option, name in (("run_config", "local-epochs"), ("config", "lr"), ("clients", "partition-id")):
+        for app in (app_with_functions(), app_with_client_fn()):
+            options = given | {option: [{}] if option == "clients" else {}}
+            with pytest.raises(ob.UsageError, match=f"the app asks for '{name}', which from_flower was not"):
+                from_flower(app, net, epochs=2, **options)
+
+
+def test_a_key_that_the_app_itself_lacks_is_its_own_error() -> None:
+    def fail(message: Message, context: Context) -> dict[str, Any]:
+        return {"found": {}["partition-id"]}
+
+    with pytest.raises(KeyError, match="partition-id"):
+        simulated(echo(fail))
+
+
+class NoApp(NumPyClient):
+    def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
+        return parameters, 5, {}
+
+
+@pytest.mark.parametrize(
+    ("app", "expected"),
+    [
+        (NoApp, "app = the class NoApp is no ClientApp: give ClientApp(client_fn), where client_fn(context)"),
+        (NoApp(), "app = a NoApp is no ClientApp: give ClientApp(client_fn)"),
+        (lambda context: NoApp().to_client(), "if it is a client_fn, give ClientApp(client_fn)"),
+        ("my_app:app", "app = a str is no ClientApp"),
+        (ClientApp(lambda context: NoApp), "the app's client_fn returns no client"),
+        (ClientApp(), "the app has no function for train messages: register one with @app.train()"),
+    ],
+    ids=["class", "client", "client_fn", "text", "class from client_fn", "empty app"],
+)
+def test_what_is_no_app_gets_a_line(app: Any, expected: str) -> None:
+    with pytest.raises(ob.UsageError, match=re.escape(expected)):
+        from_flower(app, net, clients=3, epochs=1)

@@ -482,6 +482,17 @@ def test_a_numpy_client_that_reports_no_steps_must_be_trusted() -> None:
     assert trained(ob.NumPyClientLoop(silent, trust_steps=True)).metrics == {"epochs": 6.0, "loss": 1.5}
 
 
+def test_what_gives_no_numpy_client_gets_a_line() -> None:
+    for make in (FlowerClient, FlowerClient("epochs")):
+        with pytest.raises(ob.UsageError, match=re.escape("give a function make(client)")):
+            ob.NumPyClientLoop(make)  # type: ignore[arg-type]
+    for returned in (FlowerClient, None):
+        with pytest.raises(
+            ob.UsageError, match=r"make\(\d\) returned .*: return an object with the method fit"
+        ):
+            trained(ob.NumPyClientLoop(lambda client, returned=returned: returned))  # type: ignore[misc]
+
+
 @pytest.mark.parametrize("objective", [Proximal(0.1), FreshMerge(), Contrastive(1.0)])
 def test_a_numpy_client_cannot_do_what_happens_between_steps(objective: Objective) -> None:
     with pytest.raises(ob.UsageError, match=r"Proximal changes|merges fresh models|Contrastive adds"):

@@ -32,7 +32,8 @@ from flwr.compat.common.recorddict_compat import (
 )
 from flwr.compat.common.typing import Code, EvaluateIns, EvaluateRes, FitIns, FitRes
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.data.dataset import told_error
 
 ConfigValue = bool | bytes | float | int | str
 """A value of a node's, a run's or a message's configuration."""
@@ -101,6 +102,21 @@ def evaluate(
     return AppReply({}, found.num_examples, {"loss": float(found.loss), **_numbers(found.metrics)})
 
 
+def check_app(app: Any) -> None:
+    """Raises `UsageError` for anything but a `ClientApp`."""
+    if isinstance(app, ClientApp):
+        return
+    if hasattr(app, "fit"):
+        name = app.__name__ if isinstance(app, type) else type(app).__name__
+        advice = f"give ClientApp(client_fn), where client_fn(context) returns {name}(…).to_client()"
+    elif callable(app):
+        advice = "if it is a client_fn, give ClientApp(client_fn)"
+    else:
+        advice = "give the app of the project's client_app.py"
+    told = f"the class {app.__name__}" if isinstance(app, type) else f"a {type(app).__name__}"
+    raise UsageError(f"app = {told} is no ClientApp: {advice}")
+
+
 def _has_client_fn(app: ClientApp) -> bool:
     """Whether the app was made with a `client_fn`. Flower has no public way to ask."""
     return app._call is not None
@@ -110,10 +126,34 @@ def _call(app: ClientApp, context: Context, kind: str, content: RecordDict) -> R
     """Send a message to an app, and give the content of its reply."""
     # The metadata are given because a message without them needs a Flower process around it.
     about = Metadata(context.run_id, "", 0, context.node_id, "", "", 0.0, DEFAULT_TTL, kind)
-    reply = app(make_message(about, content=content), context)
+    try:
+        reply = app(make_message(about, content=content), context)
+    except OffbeatError:
+        raise
+    except Exception as error:
+        if (told := _told(app, error, kind, content, context)) is None:
+            raise
+        raise UsageError(told) from error
     if reply.has_error():
         raise RunError(f"the app answered a {kind} message with an error: {reply.error.reason}")
     return reply.content
+
+
+def _told(app: ClientApp, error: Exception, kind: str, content: RecordDict, context: Context) -> str | None:
+    """The error of an app in a line where the call of `from_flower` lacks something, or the app itself."""
+    if isinstance(error, KeyError) and isinstance(name := next(iter(error.args), None), str):
+        given = [*context.run_config, *context.node_config]
+        if name not in [*given, *(key for own in content.config_records.values() for key in own)]:
+            return (
+                f"the app asks for {name!r}, which from_flower was not given ({told_error(error)}): give "
+                f"run_config={{{name!r}: …}} for what it reads in context.run_config, config=… for the "
+                "message's configuration, a mapping for each of clients for context.node_config"
+            )
+    if isinstance(error, AttributeError) and _has_client_fn(app) and "'fit'" in str(error):
+        return "the app's client_fn returns no client: return an object of its class, with .to_client()"
+    if isinstance(error, ValueError) and str(error).startswith(f"No {kind} function registered"):
+        return f"the app has no function for {kind} messages: register one with @app.{kind}()"
+    return None
 
 
 def _records(arrays: NamedArrays, config: Mapping[str, ConfigValue], keys: RecordKeys) -> RecordDict:

@@ -1,8 +1,11 @@
 """An existing Flower `ClientApp` as a learner: its clients train in virtual time, or as sites."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import cloudpickle
@@ -13,11 +16,20 @@ from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as StoredRecords
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.model import Model
-from offbeat.flower.app_messages import AppReply, ConfigValue, NamedArrays, RecordKeys, evaluate, train
+from offbeat.flower.app_messages import (
+    AppReply,
+    ConfigValue,
+    NamedArrays,
+    RecordKeys,
+    check_app,
+    evaluate,
+    train,
+)
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.client_task import ClientTask
 from offbeat.local.loop_learner import LoopLearner
@@ -66,6 +78,53 @@ class LocalAmount:
                 "such as FedCompass, needs an app that does config['steps'] steps and reports them as 'steps'"
             )
 
+    def check_counted(self, task: ClientTask, counted: Sequence[int]) -> None:
+        """Raise `UsageError` where an app has done another number of steps than the task has.
+
+        Args:
+            task: The task.
+            counted: Steps of each of PyTorch's optimizers, as of `optimizer_steps`. An app that uses none is
+                not PyTorch's, and one with several may step them in turn or together.
+        """
+        found = sorted({max(counted, default=0), sum(counted)})
+        # In float16 on a GPU, the first steps are skipped until the loss has found its scale.
+        skipped = _SKIPPED if torch.cuda.is_available() else 0
+        if not found[-1] or any(0 <= task.done - steps <= skipped for steps in found):
+            return
+        if self.epochs is not None:
+            said = f"epochs={self.epochs}, batch_size={self.batch_size}"
+            advice = "give from_flower the epochs and the batch_size that the app trains with"
+        elif self.steps is not None:
+            said, advice = f"steps={self.steps}", f"give from_flower and the algorithm steps={found[0]}"
+        else:
+            said, advice = "the steps that it reports", "let it do config['steps'] steps of its optimizer"
+        raise UsageError(
+            f"the app does {found[0]} steps of its optimizer in task {task.number} of client {task.client}, "
+            f"which has {task.samples} samples, and {said} make {task.done}: virtual time would be wrong; "
+            f"{advice}"
+        )
+
+
+_SKIPPED = 3
+
+
+@contextmanager
+def optimizer_steps() -> Iterator[Mapping[int, int]]:
+    """Count the steps that PyTorch's optimizers do in this thread; they are told apart by numbers."""
+    counts, here, seen = Counter[int](), get_ident(), dict[int, Any]()
+
+    def count(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if get_ident() == here:
+            # An optimizer that is kept leaves its number to no other.
+            seen[id(optimizer)] = optimizer
+            counts[id(optimizer)] += 1
+
+    handle = register_optimizer_step_post_hook(count)
+    try:
+        yield counts
+    finally:
+        handle.remove()
+
 
 @dataclass(frozen=True)
 class ClientAppLoop:
@@ -78,6 +137,8 @@ class ClientAppLoop:
     config: Mapping[str, ConfigValue]
     amount: LocalAmount
     keys: RecordKeys = field(default_factory=RecordKeys)
+    # Clients whose steps have been counted, in this process.
+    counted: set[ClientId] = field(default_factory=set, compare=False)
 
     def __call__(self, task: ClientTask) -> None:
         """Do one task.
@@ -94,8 +155,12 @@ class ClientAppLoop:
         self.amount.check(task)
         context = self._context(task.client, _load_state(task.state))
         config = self._config(task)
-        reply = train(self.app, context, arrays, config, self.keys)
+        with optimizer_steps() as counted:
+            reply = train(self.app, context, arrays, config, self.keys)
         self._check_steps(task, reply)
+        if task.client not in self.counted:
+            self.amount.check_counted(task, [*counted.values()])
+            self.counted.add(task.client)
         _save_state(context.state, task.state)
         lr = reply.metrics.pop("lr", self._lr(task))
         task.submit(reply.arrays, samples=reply.samples, metrics=reply.metrics, lr=lr)
@@ -219,6 +284,7 @@ def from_flower(
     Raises:
         UsageError: The app's replies are none that a Flower strategy takes, or an option is wrong.
     """
+    check_app(app)
     if steps is not None and epochs is not None:
         raise UsageError("steps and epochs are given: give the one that the app does in each task")
     for name, given in (("steps", steps), ("epochs", epochs)):

@@ -32,6 +32,13 @@ class NumPyClientLoop:
     make: Callable[[int], NumPyClient]
     trust_steps: bool = False
 
+    def __post_init__(self) -> None:
+        if isinstance(self.make, type) or hasattr(self.make, "fit"):
+            raise UsageError(
+                "make is a NumPyClient: give a function make(client) that returns the one of the client with "
+                "this number"
+            )
+
     def __call__(self, task: ClientTask) -> None:
         """Do one task.
 
@@ -48,7 +55,13 @@ class NumPyClientLoop:
             "steps": task.done, "lr_factor": task.lr_factor, "server_round": task.version,
             "client": task.client, "seed": task.seed,
         }  # fmt: skip
-        arrays, samples, found = self.make(task.client).fit(start, config)
+        client: Any = self.make(task.client)
+        if isinstance(client, type) or not hasattr(client, "fit") or hasattr(client, "numpy_client"):
+            raise UsageError(
+                f"make({task.client}) returned {client!r:.60}: return an object with the method fit of a "
+                "NumPyClient, without .to_client()"
+            )
+        arrays, samples, found = client.fit(start, config)
         metrics = {"steps": None, **found}
         done, lr = metrics.pop("steps"), metrics.pop("lr", None)
         if done != task.done and not (done is None and self.trust_steps):
