@@ -189,6 +189,8 @@ def test_every_algorithm_has_a_style_of_its_own_whatever_is_beside_it() -> None:
     beside = choose_styles(["mine", "fedasync", "fedavg", "fedbuff", "fedavg with more steps"])
     assert alone["fedbuff"] == beside["fedbuff"] == ALGORITHM_STYLES["fedbuff"]
     assert len(set(beside.values())) == 5
+    both = choose_styles(["FedBuff", "fedbuff"])
+    assert both["FedBuff"] == ALGORITHM_STYLES["fedbuff"] != both["fedbuff"]
     assert beside["mine"] == next(style for style in LABEL_STYLES if style not in map(beside.get, ALGORITHMS))
 
 

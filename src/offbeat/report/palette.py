@@ -55,7 +55,12 @@ ALGORITHM_STYLES: Styles = dict(zip(_ALGORITHMS, LABEL_STYLES, strict=False))
 def choose_styles(labels: Iterable[str]) -> Styles:
     """Give each label its style: an algorithm its own, and other labels what is left, in order."""
     unique = list(dict.fromkeys(labels))
-    fixed = {label: ALGORITHM_STYLES[label] for label in unique if label in ALGORITHM_STYLES}
+    fixed: dict[str, Style] = {}
+    for label in unique:
+        # "FedBuff" is as good a name of it as "fedbuff"; of both in one figure, the first is drawn so.
+        style = ALGORITHM_STYLES.get(label.lower())
+        if style is not None and style not in fixed.values():
+            fixed[label] = style
     left = cycle([style for style in LABEL_STYLES if style not in fixed.values()])
     return {label: fixed[label] if label in fixed else next(left) for label in unique}
 
