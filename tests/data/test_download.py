@@ -126,11 +126,13 @@ def test_archives_are_unpacked_once(web, no_checksums, tmp_path, name, kind, ins
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"no archive", "could not be fetched"), (archive("tar", "other"), "it has no cifar-10-batches-bin")],
-    ids=[
-        "no archive",
-        "another folder",
-    ],  # an archive's bytes have the time in them
+    [
+        (b"no archive", "could not be fetched"),
+        (archive("tar", "other"), "it has no cifar-10-batches-bin"),
+        (archive("tar", "../../outside"), "its file ../../outside/a.txt is outside of its folder"),
+        (archive("tar", "/outside"), "its file /outside/a.txt is outside of its folder"),
+    ],
+    ids=["no archive", "another folder", "outside", "absolute"],  # an archive's bytes have the time in them
 )
 def test_archives_that_are_not_what_they_should_be(web, no_checksums, tmp_path, content, message):
     web.answer = lambda url: Response(content)
@@ -138,6 +140,7 @@ def test_archives_that_are_not_what_they_should_be(web, no_checksums, tmp_path, 
         fetch("cifar10", root=tmp_path)
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "cifar10").iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["cifar10"]
 
 
 @pytest.mark.parametrize("name", ["digits", "cifar"])

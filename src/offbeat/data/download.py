@@ -178,10 +178,27 @@ def _unpack(archive: Path, wanted: str) -> None:
     """Move the wanted file or folder out of an archive, and delete the archive."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
         try:
-            shutil.unpack_archive(archive, work, filter="data" if ".tar" in archive.name else None)
+            if archive.name.endswith(".tar.gz"):
+                _untar(archive, Path(work).resolve())
+            else:
+                shutil.unpack_archive(archive, work)
         finally:
             archive.unlink()
         found = next(iter(sorted(Path(work).rglob(wanted))), None)
         if found is None:
             raise _DamagedError(f"it has no {wanted}")
         found.replace(archive.parent / wanted)
+
+
+def _untar(archive: Path, folder: Path) -> None:
+    """Write the regular files of a tar.gz, as Python before 3.11.4 has no filter for paths that lead out."""
+    with tarfile.open(archive, "r:gz") as opened:
+        for member in filter(tarfile.TarInfo.isfile, opened):
+            target = folder / member.name
+            if not target.resolve().is_relative_to(folder):
+                raise _DamagedError(f"its file {member.name} is outside of its folder")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            content = opened.extractfile(member)
+            assert content is not None
+            with target.open("wb") as out:
+                shutil.copyfileobj(content, out)
