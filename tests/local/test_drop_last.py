@@ -9,6 +9,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.core.privacy.privacy_options import Privacy, Secure
+from offbeat.data import without_clients
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.fast.batched import BatchedTrainer
 from offbeat.local.loop_learner import LoopLearner
@@ -140,3 +141,40 @@ def test_privacy_of_examples_has_no_passes():
             linear, ob.federate(clients()), ob.Training(drop_last=True),
             examples=ExamplesPrivacy(),
         )  # fmt: skip
+
+
+def volumes() -> nn.Module:
+    """Its BatchNorm takes one sample, which has several values a channel."""
+    return nn.Sequential(nn.Unflatten(1, (1, 5)), nn.BatchNorm1d(1), nn.Flatten(), nn.Linear(5, 2))
+
+
+@pytest.mark.parametrize(
+    ("module", "options", "told"),
+    [
+        (normed, {}, "clients 0, 1: the last batch of a pass has one sample, of which BatchNorm cannot be"),
+        (normed, {"batch_size": 9, "accumulate": 8}, "clients 0, 1: the last batch"),
+        (normed, {"batch_size": 17, "accumulate": 2}, ""),
+        (normed, {"drop_last": True}, ""),
+        (normed, {"batch_size": 7}, ""),
+        (linear, {}, ""),
+        (volumes, {}, ""),
+    ],
+)
+def test_clients_of_whose_last_batch_batch_norm_cannot_be_trained_are_told_before(
+    module: Any, options: Any, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    learner = ob.TorchLearner(
+        module, ob.federate(clients()[:2]), ob.Training(**{"batch_size": 16, **options})
+    )
+    before = [learner.initial(0).values.clone() for _ in range(2)]
+    assert torch.equal(*before)
+    assert len(caplog.messages) == bool(told)
+    assert all(message.startswith(told) and "\n" not in message for message in caplog.messages)
+
+
+def test_a_site_is_told_of_its_last_batch_at_joining(caplog: pytest.LogCaptureFixture) -> None:
+    learner = ob.TorchLearner(normed, without_clients(), ob.Training(batch_size=16))
+    spec = read_run_spec(run_spec(ob.fedavg(steps=1), learner, 0).document())
+    context = TrainingContext.of(spec, Site.of(clients()[1], allow=ALLOWED), 4)
+    context.check_data()
+    assert [message.split(":")[0] for message in caplog.messages] == ["client 4"]

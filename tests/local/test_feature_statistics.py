@@ -10,7 +10,10 @@ import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.data.federated import without_clients
 from offbeat.local.feature_statistics import BINS, REACH, FeatureStatistics, StatisticsLearner, rounded_off
+from offbeat.net.client.first_batch import DataError
+from offbeat.net.client.site import Site
 from offbeat.sim.gather_statistics import feature_statistics
+from tests.net.support import run_spec
 from tests.sampling import examples
 
 
@@ -129,3 +132,21 @@ def test_another_model_is_none_of_statistics():
     empty = StatisticsLearner(without_clients(), 3).initial(0).arrays()
     with pytest.raises(UsageError, match="not complete"):
         FeatureStatistics.of(empty, 1)
+
+
+@pytest.mark.parametrize("value", [np.inf, -1e30])
+def test_a_value_that_statistics_cannot_take_is_refused_with_its_client_and_column(value):
+    sets = clients()
+    x = sets[1].x.clone()
+    x[5, 1] = value
+    names = {"x": ("age", "dose", "bp")}
+    sets[1] = ob.Dataset(x, sets[1].y, 3, names)
+    told = rf"has {value:g} in column 'dose', and statistics are of numbers up to 1e\+18".replace(
+        "e+3", r"e\+3"
+    )
+    with pytest.raises(UsageError, match=rf"^client 'south': sample 5 of the client's dataset {told}"):
+        feature_statistics(ob.federate(dict(zip(("north", "south", "west"), sets, strict=True))))
+    site = Site.of(sets[1])
+    spec = run_spec(ob.fedavg(epochs=1), StatisticsLearner(without_clients(columns=names["x"]), 3, 3), 0)
+    with pytest.raises(DataError, match=rf"^the data of this site do not fit the run: sample 5 .*{told}"):
+        site.make_learner(spec, 1)

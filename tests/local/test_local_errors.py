@@ -284,3 +284,27 @@ def test_a_module_whose_output_no_batch_of_clients_can_have() -> None:
 
     with pytest.raises(UsageError, match="executor batched cannot train Own"):
         ob.simulate(ob.fedavg(), learner=learner(Own()), until=ob.Until(versions=1), executor=ob.Batched())
+
+
+@pytest.mark.parametrize("weighted", ["training", "loss"])
+def test_labels_of_class_weight_0_are_no_divergence(weighted: str) -> None:
+    weights = (0.0, 1.0)
+    own = {"training": ob.Training(batch_size=4, class_weights=weights)}
+    if weighted == "loss":
+        own = {"loss": nn.CrossEntropyLoss(torch.tensor(weights))}  # type: ignore[dict-item]
+    told = message(learner(y=torch.zeros(24, dtype=torch.int64), **own))  # type: ignore[arg-type]
+    assert "no label of the batch counts: all are those that the loss ignores, or have class weight 0" in told
+
+
+@pytest.mark.parametrize("names", [{}, {"x": ("age", "bp", "dose", "weight")}])
+def test_a_value_with_which_training_diverges_is_named(names: Any) -> None:
+    x = X.clone()
+    x[12, 2] = 1e30
+    target = Y.float().unsqueeze(1)
+    data = federate(ob.Dataset(x, target, columns=names), None, PARTS)
+    told = message(ob.TorchLearner(one_output, data, FOURS, loss=nn.MSELoss()), RunError)
+    column = "'dose'" if names else "2"
+    assert f"the loss is not finite: sample 12 of the train set has 1e+30 in column {column}, with" in told
+    infinite = federate(ob.Dataset(with_nan(12), Y, columns=names), None, PARTS)
+    told = message(ob.TorchLearner(linear, infinite, FOURS))
+    assert f"sample 12 of the train set has NaN or infinite values in column {column};" in told

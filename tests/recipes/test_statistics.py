@@ -114,7 +114,7 @@ def test_statistics_and_samples_are_matched_by_the_names_of_columns(tmp_path):
     np.testing.assert_allclose(learner.data.train.x.mean(0), learner.module.spec.mean, rtol=1e-2, atol=0.1)
     served = recipe("digits", *sets[2:], "data.sample_shape=[3]", "data.classes=2")
     assert make_server_learner(served, "none").columns == {"x": found.names}
-    with pytest.raises(UsageError, match="x lacks dose and has size; give age, pressure, dose"):
+    with pytest.raises(UsageError, match="x lacks size and has dose; give age, pressure, size"):
         make_learner(recipe("digits", *sets, "data.columns=[age, pressure, size]"), allow=[__name__])
 
 

@@ -150,7 +150,7 @@ class Criterion:
         """Whether the loss counts none of a batch's labels, so that its mean is not a number."""
         if self.step is not None or self.evaluate is not None:
             return False
-        return all_ignored(self.loss, split(batch)[1])
+        return all_ignored(self.loss, split(batch)[1], self.class_weights)
 
     def _check_form(self, found: Tensor, target: Tensor) -> None:
         """Check the first batch of each form."""

@@ -13,9 +13,12 @@ from torch import Tensor, nn
 from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
 from offbeat.core.learner import LocalTask
 from offbeat.core.model import Model
-from offbeat.data.dataset import Batch, Samples, UnreadableSampleError, describe_batch, is_finite
+from offbeat.data.dataset import Batch, Dataset, Samples, UnreadableSampleError, describe_batch, is_finite
 from offbeat.data.federated import FederatedData
 from offbeat.local.targets import TargetError
+
+LARGE = 1e6
+"""An input of this size is named where a loss is not finite: a step of a usual size is too long with it."""
 
 _AS_FLOATS = "convert the samples to float32, with .float(), of NumPy .astype('float32')"
 _SCALED = "make numbers of pixels from 0 to 255, with .float() / 255, of NumPy .astype('float32') / 255"
@@ -127,7 +130,10 @@ def reading(whose: str, name: Callable[[int], str]) -> Iterator[None]:
 
 def unlabelled(told: str) -> str:
     """Why the loss of a batch is not a number of which no label counts."""
-    return f"no label of {told} counts: all are those that the loss ignores; leave these samples out"
+    return (
+        f"no label of {told} counts: all are those that the loss ignores, or have class weight 0; leave "
+        "these samples out"
+    )
 
 
 def not_finite(
@@ -149,7 +155,8 @@ def not_finite(
     rows = torch.from_numpy(rows.numpy()[np.sort(np.unique(rows.numpy(), return_index=True)[1])])
     if (bad := first_not_finite(data.train, rows)) is not None:
         sample = data.name_of(task.client, bad)
-        return UsageError(f"{where}: {sample} has NaN or infinite values; remove or fill them")
+        place = place_of(data.train, bad, lambda x: ~x.isfinite())
+        return UsageError(f"{where}: {sample} has NaN or infinite values{place}; remove or fill them")
     if ignored:
         return UsageError(f"{where}: {unlabelled('the batch')}, or the client, or give larger batches")
     if not bool(base.values.isfinite().all()):
@@ -157,10 +164,38 @@ def not_finite(
             f"{where}: version {task.base} of the model, from which the task starts, has NaN or infinite "
             "values; an earlier update has diverged: give a smaller learning rate"
         )
+    if (large := _largest(data.train, rows)) is not None:
+        row, value = large
+        place = place_of(data.train, row, lambda x: x.abs() >= value)
+        return DivergedError(
+            f"{where}: {data.name_of(task.client, row)} has {value:g}{place}, with which training diverges; "
+            "correct it, scale the inputs, or give a smaller learning rate"
+        )
     return DivergedError(
         f"{where}, though the samples and the model at the start are: the training has diverged; give a "
         "smaller learning rate, or a clip_norm"
     )
+
+
+def _largest(samples: Samples, rows: Tensor) -> tuple[int, float] | None:
+    """The sample in memory with the largest number of x, if that is above `LARGE`, and this number."""
+    x = samples.x if isinstance(samples, Dataset) else None
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return None
+    if not x.numel():
+        return None
+    sizes = x[rows].reshape(len(rows), -1).abs().amax(1)
+    return (int(rows[sizes.argmax()]), float(sizes.max())) if float(sizes.max()) >= LARGE else None
+
+
+def place_of(samples: Samples, row: int, wrong: Callable[[Tensor], Tensor]) -> str:
+    """Where a sample has a value that is wrong: " in column 'age'"; "" where x is no table."""
+    x = samples.x if isinstance(samples, Dataset) else None
+    if not isinstance(x, Tensor) or x.ndim != 2 or not bool((found := wrong(x[row])).any()):
+        return ""
+    column = int(found.int().argmax())
+    names = samples.columns.get("x") if isinstance(samples, Dataset) else None
+    return f" in column {column if names is None else repr(names[column])}"
 
 
 def first_not_finite(samples: Samples, rows: Tensor) -> int | None:

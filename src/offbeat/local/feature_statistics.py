@@ -28,6 +28,7 @@ from offbeat.data.columns import Columns
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import FederatedData
 from offbeat.local.client_task import ClientTask
+from offbeat.local.errors import place_of
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.loop_model import model_of
 
@@ -41,6 +42,8 @@ APART = 0.25
 """Share of a feature's variance that lies between sites, above which they are said to lie far apart."""
 DIGITS = 3
 """Significant digits of what a site sends, where it rounds."""
+LARGEST = 1e18
+"""Largest value of a feature: squares of distances must stay within float32."""
 _AT_A_TIME = 4096  # samples
 _SHOWN = 10  # features in a sentence
 _BATCH = 2**20  # samples of a step: a task mostly has one step
@@ -148,7 +151,7 @@ class StatisticsLearner(LoopLearner):
             as missing; a label or a cell of the histogram with fewer counts as empty.
 
     Raises:
-        UsageError: The samples have no features that are numbers.
+        UsageError: The samples have no features that are numbers, or a value is infinite or too large.
     """
 
     def __init__(
@@ -164,6 +167,7 @@ class StatisticsLearner(LoopLearner):
         self.data = data
         if data.clients:
             features, classes = _features(data), classes or getattr(data.train, "classes", None)
+            _check_sizes(data)
         elif features is None:
             raise UsageError("a server's statistics need the number of features: give data.sample_shape")
         super().__init__(
@@ -292,6 +296,24 @@ def _features(data: FederatedData) -> int:
             "floating-point numbers, [samples, features]"
         )
     return int(x[0].numel())
+
+
+def _check_sizes(data: FederatedData) -> None:
+    """Raises `UsageError` for a value of a client that is infinite, or whose square float32 cannot hold."""
+    train = data.train
+    assert isinstance(train, Dataset)
+    wrong = (train.x.abs() > LARGEST).reshape(len(train), -1)
+    if not bool(wrong.any()):
+        return
+    for client in range(data.clients):
+        for row in data.client_indices(client)[wrong[data.client_indices(client)].any(1)].tolist():
+            place = place_of(train, row, lambda x: x.abs() > LARGEST)
+            value = float(train.x[row].flatten()[int(wrong[row].int().argmax())])
+            named = f"client {data.names[client]!r}" if data.names else f"client {client}"
+            raise UsageError(
+                f"{named}: {data.name_of(client, row)} has {value:g}{place}, and statistics are of numbers "
+                f"up to {LARGEST:g}: correct it, or give NaN where the value is missing"
+            )
 
 
 def _pieces(data: FederatedData, client: int) -> Iterator[tuple[Floats, Any]]:

@@ -249,13 +249,31 @@ def check_targets(
     raise TargetError(f"{name(n)} has {target_text}, and {_name(loss)} takes {allowed}: {remedy}")
 
 
-def all_ignored(loss: Callable[..., Any] | None, target: Any) -> bool:
-    """Whether a loss of classes counts none of a batch's labels, so that its mean is not a number."""
+def all_ignored(loss: Callable[..., Any] | None, target: Any, weights: Any = None) -> bool:
+    """Whether a loss of classes counts none of a batch's labels, so that its mean is not a number.
+
+    Args:
+        loss: The loss. None means the cross entropy.
+        target: The labels.
+        weights: Weights of the classes. None means those of the loss, if it has any.
+    """
     if loss is not None and kind_of_targets(loss) != "classes":
         return False
     if not isinstance(target, Tensor) or target.is_floating_point() or not target.numel():
         return False
-    return bool((target == ignored_label(loss)).all())
+    counted = target[target != ignored_label(loss)].long()
+    weights = _weights(loss) if weights is None else torch.as_tensor(weights)
+    return not len(counted) or (weights is not None and not bool(weights.to(counted.device)[counted].any()))
+
+
+def _weights(loss: Callable[..., Any] | None) -> Tensor | None:
+    """The weights of the classes in a loss; None where it has none."""
+    while isinstance(loss, partial):
+        if (given := loss.keywords.get("weight")) is not None:
+            return given if isinstance(given, Tensor) else None
+        loss = loss.func
+    found = getattr(loss, "weight", None)
+    return found if isinstance(found, Tensor) else None
 
 
 def _is(loss: Any, function: Callable[..., Any], kind: type[nn.Module]) -> bool:

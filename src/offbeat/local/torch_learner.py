@@ -45,7 +45,7 @@ from offbeat.local.examples_privacy import (
 from offbeat.local.fast.cuda_graphs import CapturedGradients, capture_on
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
-from offbeat.local.initial_checks import check_data, check_personal
+from offbeat.local.initial_checks import check_data, check_personal, warn_of_single_samples
 from offbeat.local.losses import Loss
 from offbeat.local.objectives import Plain
 from offbeat.local.own_code import is_known, runs_own_code
@@ -110,7 +110,7 @@ class TorchLearner:
         self.metrics, self.personal, self.examples = metrics, tuple(personal), examples
         # An unknown metric is refused before anything is trained.
         make_metrics(metrics or ())
-        self._seed = 0
+        self._seed, self._warned = 0, False
         self._ready: DeviceState | None = None
         self._root: TorchLearner | None = None
         self._samples = (data.rows.offsets[1:] - data.rows.offsets[:-1]).tolist()
@@ -276,6 +276,9 @@ class TorchLearner:
         if self.examples is not None:
             self._check_by_example(module)
         check_data(self.data, self.criterion, module, self.training.device)
+        if not self._warned and self.examples is None:
+            self._warned = True
+            warn_of_single_samples(self.data, self.training, module)
         model = Model.of(module, self.personal)
         if not model.layout.parameters:
             raise nothing_to_train(module, personal=bool(self.personal))

@@ -187,10 +187,13 @@ class Site:
             )
         policy = self.policy
         classes = next((shape[0] for name, shape, *_ in spec.layout if name == "labels" and shape), None)
-        return StatisticsLearner(
-            self.data, classes=classes, rounded=policy.statistics == "rounded", labels=policy.labels,
-            least=policy.min_samples,
-        )  # fmt: skip
+        try:
+            return StatisticsLearner(
+                self.data, classes=classes, rounded=policy.statistics == "rounded", labels=policy.labels,
+                least=policy.min_samples,
+            )  # fmt: skip
+        except UsageError as error:
+            raise data_error(error, 0) from error
 
     def _check_data(self, data: FederatedData, spec: RunSpec) -> None:
         """Raises `UsageError` unless the data are those that a built-in model takes."""
