@@ -2,10 +2,12 @@
 
 A YAML text of a few lines can mean lists within lists without end, by aliases, or a number of a million
 digits. So its size, its depth and the number of its values are checked first, an alias as often as used. A
-key that stands twice in a mapping is refused: one of its values would be dropped without a word.
+key that stands twice in a mapping is refused: one of its values would be dropped without a word. So is a
+number that YAML reads otherwise than a person: 010 as 8, and 1:30 as 90.
 """
 
 import os
+import re
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ _DEEPEST = 40
 _MOST_VALUES = 2**22
 _LONGEST_NUMBER = 100  # characters
 _LARGEST = 2**64
+_MISREAD = re.compile(r"[-+]?(0[0-9_]+$|.*:)")
 
 
 def read_text(path: Path, most: int = MOST_TEXT, *, encoding: str = "utf-8") -> str:
@@ -133,6 +136,11 @@ def _number(loader: yaml.SafeLoader, node: Any) -> int | float:
     value: int | float = loader.construct_yaml_int(node) if whole else loader.construct_yaml_float(node)
     if whole and abs(value) > _LARGEST:
         raise yaml.constructor.ConstructorError(None, None, "an integer beyond 64 bits", node.start_mark)
+    if _MISREAD.match(node.value):
+        # YAML 1.1 has octal numbers with a leading zero, and numbers to the base 60 with colons.
+        raise yaml.constructor.ConstructorError(
+            None, None, f"it reads {node.value} as {value}: write the number that is meant", node.start_mark
+        )
     return value
 
 

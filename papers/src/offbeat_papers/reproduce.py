@@ -8,7 +8,7 @@ import typer
 
 from offbeat.cli import executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.common_options import file_option
+from offbeat.cli.common_options import file_option, names_of
 from offbeat.cli.console import CompareWatcher, add_row, err, live_progress, out, plain_table, repeatable
 from offbeat.core.errors import UsageError, reason_of
 
@@ -36,8 +36,12 @@ def reproduce(
         ),
     ] = None,
     scale: Annotated[str, typer.Option(help="size of the runs: paper, laptop or seconds")] = "laptop",
-    columns: Annotated[str | None, typer.Option(help="columns to run, separated by commas")] = None,
-    labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
+    columns: Annotated[
+        list[str] | None, typer.Option(metavar="A,B,C", help="columns to run; may be repeated")
+    ] = None,
+    labels: Annotated[
+        list[str] | None, typer.Option(metavar="A,B,C", help="labels to run; may be repeated")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
     undecided: Annotated[
         bool,
@@ -91,7 +95,7 @@ def reproduce(
         found = {name: item for name, item in found.items() if size in item[0].sizes or len(found) == 1}
         chosen = [*(found if show else _worth_running(found, size, named=items)).values()]
         further = _further(undecided, unpaired)
-        cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, further)
+        cells = _cells(chosen, size, place, names_of(columns or ()), names_of(labels or ()), seeds, further)
         cells = cells if device is None or show else _on_device(cells, device)
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
@@ -136,10 +140,6 @@ def _size(scale: str) -> "Size":
     raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, SIZES)}")
 
 
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else [name.strip() for name in text.split(",")]
-
-
 def _worth_running(
     found: "dict[str, tuple[Study, str]]", size: "Size", named: list[str]
 ) -> "dict[str, tuple[Study, str]]":
@@ -176,8 +176,8 @@ def _cells(
     items: "list[tuple[Study, str]]",
     size: "Size",
     results: "Results",
-    columns: list[str] | None,
-    labels: list[str] | None,
+    columns: list[str],
+    labels: list[str],
     seeds: int | None,
     further: "Further | None",
 ) -> "list[Cell]":
@@ -190,7 +190,7 @@ def _cells(
     cells = []
     judged = _Judged(size, results)
     for study, item in items:
-        asked = item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
+        asked = item_cells(study, item, size, columns=columns or None, labels=labels or None, seeds=seeds)
         cells += asked if further is None else further(judged.item(study, item), asked)
     return cells
 

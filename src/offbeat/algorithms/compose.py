@@ -163,6 +163,11 @@ def build(
             "name parts, such as {aggregator: {name: fedfa}}"
         )
     if not parts:
+    if name is None:
+        meant = next((key for key in options if key in factories), "fedbuff")
+        raise UsageError(
+            f"algorithm = {options} has no name: write {{name: {meant}}}, with its options beside the name"
+        )
         return base
     return compose(
         base,
@@ -226,7 +231,8 @@ def _part(
         try:
             return getattr(CompositionOptions.model_validate({part: part_spec}), part)
         except ValidationError as error:
-            raise UsageError(f"{base}: with.{format_error(error)}") from None
+            text = format_error(error, document={part: part_spec})
+            raise UsageError(f"{base}: with.{text}") from None
     if not isinstance(part_spec, Mapping):
         raise UsageError(f"{base}: with.{part} = {part_spec!r} is not allowed: give a mapping with a name")
     return build(factories, part_spec, load)

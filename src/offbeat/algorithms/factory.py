@@ -112,6 +112,7 @@ def algorithm(
                 assert isinstance(error, ValidationError)
                 known = _siblings(signature, most_relevant(error)["loc"])
                 raise UsageError(
+                given: dict[Any, Any] = dict(enumerate(args)) | kwargs
                     f"{name}: {format_error(error, known, list(signature.parameters))}"
                 ) from None
             bound = signature.bind(*args, **kwargs)

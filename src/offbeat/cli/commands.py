@@ -47,6 +47,7 @@ from offbeat.cli.console import InterruptedByUserError, err, out
 from offbeat.cli.plug_ins import Commands
 from offbeat.cli.sections import Command, sectioned
 from offbeat.core.errors import OffbeatError, UsageError, is_out_of_memory
+from offbeat.recipes.other_names import OTHER_NAMES
 
 app = typer.Typer(
     cls=Commands,
@@ -105,6 +106,8 @@ _ELSEWHERE = {
     "serve": _ALGORITHM,
     "compare": {"--algorithm": "--algorithms NAME,NAME", "--seed": "--seeds N, or --set seed=N"},
 }
+# Commands whose `--set` changes a recipe.
+_OF_RECIPES = ("run", "compare", "serve", "federate", "simulate-like")
 
 
 def run() -> None:
@@ -181,10 +184,12 @@ def _fail_of_command_line(error: Any) -> None:
         sys.exit(error.exit_code)
     where = error.ctx.command_path if error.ctx is not None else "offbeat"
     # Errors about an unknown option have its name.
-    option = getattr(error, "option_name", None)
-    if (instead := _REMOVED.get(where.rpartition(" ")[2], {}).get(str(option))) is not None:
+    option, command = str(getattr(error, "option_name", None)), where.rpartition(" ")[2]
+    if (instead := _REMOVED.get(command, {}).get(option)) is not None:
         _fail(f"{where} has no option {option} any more: give {instead}", error.exit_code)
-    if (instead := _ELSEWHERE.get(where.rpartition(" ")[2], {}).get(str(option))) is not None:
+    key = OTHER_NAMES.get(option.removeprefix("--").replace("-", "_")) if command in _OF_RECIPES else None
+    of_recipe = None if key is None else f"--set {key}=VALUE"
+    if (instead := _ELSEWHERE.get(command, {}).get(option, of_recipe)) is not None:
         _fail(f"{where} has no option {option}: give {instead}", error.exit_code)
     # Click and typer may both add the same suggestion.
     message = re.sub(r"( Did you mean [^?]*\?)(\1)+", r"\1", message)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +13,9 @@ from offbeat.net.monitor.logs import Style
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="a recipe file, or the name of a built-in one")
 ]
-Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe; once for each key")
+]
 Scales = Annotated[
     list[str] | None,
     typer.Option("--scale", help="one of the recipe's named sets of changes; may be repeated"),
@@ -90,6 +93,11 @@ def seconds_or_never(give_up_after: float) -> float | None:
         # Written so that NaN is refused too.
         raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
     return None if math.isinf(give_up_after) else give_up_after
+
+
+def names_of(texts: Sequence[str]) -> list[str]:
+    """The names in the values of an option that takes several, separated by commas, and may be repeated."""
+    return [name.strip() for text in texts for name in text.split(",")]
 
 
 def with_options(

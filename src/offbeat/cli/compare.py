@@ -1,5 +1,6 @@
 """The command that runs several algorithms under several seeds."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -32,7 +33,7 @@ TABLE_WIDTH = 100
 def compare(
     recipe: common_options.RecipeName,
     labels: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--algorithms", "-a", metavar="A,B,C", help="labels to compare; default: all in the recipe"
         ),
@@ -73,7 +74,7 @@ def compare(
         table_format(path)
     changes = common_options.with_options(sets, callbacks=callbacks)
     loaded = load_recipe(recipe, sets=changes, scales=scales or (), sweeps=sweeps or ())
-    names = _labels(loaded, labels)
+    names = _labels(loaded, labels or ())
     folder = directory or new_directory(recipe)
     measured, goal = common_options.choose_goal(metric, target, loaded.metric, loaded.target)
     processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
@@ -102,17 +103,17 @@ def compare(
             out.print(note, markup=False)
 
 
-def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
+def _labels(recipe: "Recipe", labels: Sequence[str]) -> list[str]:
     from offbeat.algorithms import ALGORITHMS
     from offbeat.core.validation import did_you_mean
 
     possible = {*recipe.algorithms, *ALGORITHMS}
-    names = list(recipe.algorithms) if labels is None else [n.strip() for n in labels.split(",")]
+    names = common_options.names_of(labels) or list(recipe.algorithms)
     if not names:
         raise UsageError("the recipe lists no algorithms: give --algorithms, or put them into the recipe")
     if not all(names) or len(set(names)) < len(names):
         raise UsageError(
-            f"--algorithms {labels} is not allowed: name each algorithm once, separated by commas"
+            f"--algorithms {','.join(labels)} is not allowed: name each algorithm once, separated by commas"
         )
     for name in names:
         if name not in possible:

@@ -84,7 +84,8 @@ def federate(
     federation = _Federation(place, _free_port())
     common = [word for name in allow or () for word in ("--allow", name)]
     parts = _parts_of_shares(loaded, data)
-    changes = [word for change in (*(sets or ()), *parts) for word in ("--set", change)]
+    kept = [change for change in sets or () if not (parts and change.startswith("data.partition"))]
+    changes = [word for change in (*kept, *parts) for word in ("--set", change)]
     if seed is not None:
         changes += ["--set", f"seed={seed}"]
     shown = ["--dashboard", f"{HOST}:0"] if page else []

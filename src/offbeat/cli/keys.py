@@ -100,21 +100,19 @@ def split_sets(
         key, nested where a group is within another.
 
     Raises:
-        UsageError: A value has no YAML, or its key is set in another way.
+        UsageError: A value has no YAML, its key stands twice, or is set in another way.
     """
-    from offbeat.documents import parse_yaml
-    from offbeat.recipes.load import change
+    from offbeat.recipes.load import assignments, change
 
-    ungrouped, settings = list[str](), dict[str, Any]()
-    for text in sets or ():
-        first = text.partition("=")[0].partition(".")[0]
-        if first not in groups:
-            ungrouped.append(text)
-            continue
-        key, equals, written = text.partition("=")
-        if not equals:
-            raise UsageError(f"--set {text} is not allowed: give --set {first}.KEY=VALUE")
-        value = parse_yaml(written, f"--set {text}")
+    def group(text: str) -> str:
+        return text.partition("=")[0].partition(".")[0]
+
+    grouped, settings = [text for text in sets or () if group(text) in groups], dict[str, Any]()
+    for text in grouped:
+        if "=" not in text:
+            raise UsageError(f"--set {text} is not allowed: give --set {group(text)}.KEY=VALUE")
+    for key, value in assignments(grouped):
+        first, text = group(key), f"{key}={value}"
         named = {key.partition(".")[2]} if "." in key else set(value if isinstance(value, dict) else ())
         for name, way in groups[first].elsewhere:
             if name in {own.partition(".")[0] for own in named}:
@@ -122,7 +120,7 @@ def split_sets(
         if key == first and not isinstance(value, dict):
             raise UsageError(f"--set {text} is not allowed: give --set {first}.KEY=VALUE")
         change(settings, key, value)
-    return ungrouped, settings
+    return [text for text in sets or () if text not in grouped], settings
 
 
 def key_rows(names: Sequence[str], groups: Mapping[str, KeyGroup]) -> Iterator[tuple[str, str]]:

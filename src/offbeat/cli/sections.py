@@ -27,9 +27,17 @@ class Command(TyperCommand):
     groups: ClassVar[Mapping[str, KeyGroup]] = {}
 
     def parse_args(self, ctx: Any, args: Any) -> Any:
-        """Read the arguments; refuse an empty path, which would mean the current directory."""
+        """Read the arguments.
+
+        Raises:
+            UsageError: A path is empty, which would mean the current directory. Or an option of one value is
+                given twice, of which the last value would count.
+        """
         # The text of each argument: newer versions of typer make Path(".") of an empty one.
-        texts, _, _ = self.make_parser(ctx).parse_args(list(args))
+        texts, _, order = self.make_parser(ctx).parse_args(list(args))
+        once = [param.opts[0] for param in order if _takes_one_value(param)]
+        if twice := [option for option in once if once.count(option) > 1]:
+            raise UsageError(f"{twice[0]} is given twice: give it once")
         rest = super().parse_args(ctx, args)
         paths = _path_parameters(self.callback)
         for param in self.params:
@@ -62,6 +70,12 @@ class Command(TyperCommand):
 def sectioned(sections: Sections, groups: Mapping[str, KeyGroup]) -> type[Command]:
     """The class of a command with these sections in its help."""
     return type("SectionedCommand", (Command,), {"sections": sections, "groups": groups})
+
+
+def _takes_one_value(param: Any) -> bool:
+    """Whether a parameter is an option of one value, or has a word for yes and one for no."""
+    is_plain_flag = getattr(param, "is_flag", False) and not getattr(param, "secondary_opts", ())
+    return param.param_type_name == "option" and not (getattr(param, "multiple", False) or is_plain_flag)
 
 
 def _path_parameters(function: Callable[..., Any] | None) -> set[str]:

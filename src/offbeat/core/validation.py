@@ -18,6 +18,12 @@ T = TypeVar("T")
 MAPPING_EXPECTED = frozenset(("dict_type", "dataclass_type", "model_type", "model_attributes_type"))
 """Types of pydantic's errors that say that a mapping is expected."""
 
+UNKNOWN_KEY = frozenset(("extra_forbidden", "unexpected_keyword_argument"))
+"""Types of pydantic's errors that say that a key is unknown."""
+_LIST_EXPECTED = frozenset(("tuple_type", "list_type"))
+# Kinds of values that may have been meant as the only one of a list.
+_ALONE = (str, int, float)
+
 
 class OptionError(UsageError):
     """An option of a checked dataclass that is not allowed; its `__context__` is pydantic's error."""
@@ -103,24 +109,34 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(names)}"
 
 
-def format_error(error: ValidationError, options: Iterable[str] = (), arguments: Sequence[str] = ()) -> str:
+def format_error(
+    error: ValidationError,
+    options: Iterable[str] = (),
+    arguments: Sequence[str] = (),
+    document: Mapping[str, Any] | None = None,
+) -> str:
     """One line for the most relevant problem of a validation error.
 
     Args:
         error: The error of a checked dataclass, model or function.
         options: Names of all options, to suggest one for an unknown key.
         arguments: Names of the arguments that may have been passed by position.
+        document: What was validated, for the path of the key as it is written there. None means that the path
+            may contain the kind of a section, as in `staleness.polynomial.a`.
     """
     problem = most_relevant(error)
+    if document is not None:
+        problem["loc"] = as_written(problem["loc"], document)
     first, *inner = problem["loc"] or ("",)
     if isinstance(first, int) and first < len(arguments):
         problem["loc"] = (arguments[first], *inner)
-    path = ".".join(str(part) for part in problem["loc"] if _is_name(part))
+    written = document is not None
+    path = ".".join(str(part) for part in problem["loc"] if written or _is_name(part))
     kind = problem["type"]
-    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+    if kind in UNKNOWN_KEY:
         names = list(options)
         last = str(problem["loc"][-1])
-        if not _is_name(problem["loc"][-1]):
+        if not written and not _is_name(problem["loc"][-1]):
             # The path leaves out a key that is no identifier, such as "batch-size".
             path = f"{path}.{last}" if path else last
         return f"unknown key {path}{did_you_mean(last, names) if names else ''}"
@@ -132,18 +148,22 @@ def format_error(error: ValidationError, options: Iterable[str] = (), arguments:
         tag, tags = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
         hint = did_you_mean(tag, (t.strip(" '") for t in tags.split(",")))
         return f"{path}.{_tag_key(problem)} = {tag!r} is unknown{hint}"
+    value = " ".join(repr(problem["input"]).split())
+    shown = value if len(value) <= 60 else value[:57] + "..."
     message = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
     message = message.replace(" after validation", "")
     if kind in MAPPING_EXPECTED:
         # Pydantic names the Python class here, which a file's author does not know.
         message = "should be a mapping"
+    if kind in _LIST_EXPECTED:
+        message = "should be a list" + (
+            f", such as [{shown}]" if isinstance(problem["input"], _ALONE) else ""
+        )
     if kind == "value_error" and not path:
         # The message is about several options together and names them.
         return str(message)
     more = len(error.errors()) - 1
     rest = f" (and {more} more)" if more and kind.startswith("union") else ""
-    value = " ".join(repr(problem["input"]).split())
-    shown = value if len(value) <= 60 else value[:57] + "..."
     return f"{path or 'value'} = {shown} is not allowed: {message}{rest}"
 
 
@@ -156,6 +176,23 @@ def most_relevant(error: ValidationError) -> ErrorDetails:
     # A key is missing where it was misspelt: the misspelt key says more.
     place = found["loc"][:-1]
     return next((p for p in problems if p["type"] == "extra_forbidden" and p["loc"][:-1] == place), found)
+
+
+def as_written(location: Sequence[int | str], document: Any) -> tuple[int | str, ...]:
+    """A location without the members of unions, which are no keys of the document."""
+    *path, last = location or ("",)
+    written: list[int | str] = []
+    for part in path:
+        if isinstance(document, Mapping) and part not in document:
+            continue
+        written.append(part)
+        inner = isinstance(document, Mapping) or (
+            isinstance(document, list | tuple) and isinstance(part, int)
+        )
+        document = document[part] if inner else None
+    # A value that is none of a union's kinds is named by its own key.
+    is_member = document is None or isinstance(document, _ALONE)
+    return tuple(written) if is_member else (*written, last)
 
 
 def _tag_key(problem: ErrorDetails) -> str:

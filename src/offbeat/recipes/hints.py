@@ -1,8 +1,12 @@
-"""Keys that a recipe may have at a place, read from its JSON schema: for "did you mean"."""
+"""Keys that a recipe may have at a place, or elsewhere, read from its JSON schema: for "did you mean"."""
 
 from typing import Any
 
+from offbeat.recipes.other_names import OTHER_NAMES
 from offbeat.recipes.recipe import Recipe
+
+# Most places of a key that are named.
+_MOST_PLACES = 3
 
 
 def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
@@ -22,6 +26,35 @@ def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
         # `world.trace` is read before a recipe is checked, so the schema does not list it.
         names.add("trace")
     return sorted(names)
+
+
+def places_of(location: tuple[int | str, ...], written: tuple[int | str, ...]) -> list[str]:
+    """Dotted keys that an unknown one may have been meant for: of the same name or meaning, elsewhere.
+
+    Args:
+        location: Location of the unknown key in a validation error.
+        written: Its location in the recipe.
+    """
+    *path, last = map(str, written)
+    usual = OTHER_NAMES.get(last.replace("-", "_"))
+    if usual is None:
+        found = _places(Recipe.model_json_schema(), last) - {".".join([*path, last])}
+        return sorted(found)[:_MOST_PLACES]
+    # The other name of a key beside it, as `evaluate.rounds` is of `evaluate.versions`.
+    name = usual.rpartition(".")[2]
+    return [".".join([*path, name])] if name in keys_allowed(location) else [usual]
+
+
+def _places(schema: dict[str, Any], key: str) -> set[str]:
+    """The places of a key, at most two levels deep."""
+    found = set()
+    for section, inner in schema["properties"].items():
+        for member in _members(inner, schema["$defs"]):
+            for name, value in member.get("properties", {}).items():
+                deeper = [m.get("properties", ()) for m in _members(value, schema["$defs"])]
+                found |= {f"{section}.{name}"} if name == key else set()
+                found |= {f"{section}.{name}.{key}"} if any(key in names for names in deeper) else set()
+    return found
 
 
 def _members(schema: dict[str, Any], definitions: dict[str, Any]) -> list[dict[str, Any]]:

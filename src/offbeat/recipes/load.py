@@ -1,6 +1,6 @@
 """Load recipes: find, read, change and check them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
@@ -12,9 +12,16 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.labels import check_label
 from offbeat.core.limits import Until
-from offbeat.core.validation import MAPPING_EXPECTED, did_you_mean, format_error, most_relevant
+from offbeat.core.validation import (
+    MAPPING_EXPECTED,
+    UNKNOWN_KEY,
+    as_written,
+    did_you_mean,
+    format_error,
+    most_relevant,
+)
 from offbeat.documents import parse_yaml, read_text
-from offbeat.recipes.hints import keys_allowed
+from offbeat.recipes.hints import keys_allowed, places_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_label_trace, inline_trace, resolve_trace_path
 from offbeat.runs.recorded_options import BESIDE
@@ -38,12 +45,13 @@ def load_recipe(
 
     Args:
         name: Path of a YAML file, or name of a built-in recipe.
-        sets: Changes `section.key=value` with a YAML value, applied after the scales. A path in them
-            (`world.trace`, `initial`, `data.partition.path`) is relative to the current directory, one in the
-            recipe to the recipe's own.
+        sets: Changes `section.key=value` with a YAML value, each key once, applied after the scales. A path
+            in them (`world.trace`, `initial`, `data.partition.path`) is relative to the current directory,
+            one in the recipe to the recipe's own.
         scales: Names of the recipe's own sets of changes, applied in this order.
         seed: The seed. None means the recipe's own.
-        sweeps: Values of further keys of its `sweep`, `section.key=value,value,…` each.
+        sweeps: Values of further keys of its `sweep`, `section.key=value,value,…` each; those of one key add
+            up.
 
     Raises:
         UsageError: The recipe is not found, is not valid, or a change is not allowed; one line.
@@ -57,6 +65,10 @@ def load_recipe(
             raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, known)}")
         for key, value in _mapping(known, scale, "scales").items():
             change(document, str(key), value)
+    keys = {text.partition("=")[0].partition(".")[0] for text in sets}
+    for given, key in ((seed is not None, "seed"), (sweeps, "sweep")):
+        if given and key in keys:
+            raise UsageError(f"--{key} and --set {key} are both given: leave one out")
     if seed is not None:
         document["seed"] = seed
     resolve_trace_path(document, path.parent)
@@ -64,9 +76,12 @@ def load_recipe(
         inline_label_trace(changes, path.parent)
     for section in (document, *_label_changes(document)):
         _resolve_paths(section, path.parent)
+    swept: dict[str, list[Any]] = {}
     for text in sweeps:
         key, values = _assignment(text, "--sweep", "section.key=value,value", "[{}]")
-        document["sweep"] = {**_mapping(document, "sweep"), key: values}
+        swept.setdefault(key, []).extend(values)
+    if swept:
+        document["sweep"] = _mapping(document, "sweep") | swept
     recipe = amend(document, sets, name)
     if (label := recipe.algorithm.get("label")) is not None:
         check_label(label, f"{name}: algorithm.label =")
@@ -78,8 +93,8 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
 
     A trace is read, so that the recipe holds the world itself.
     """
-    changes = [_assignment(text, "--set", "section.key=value") for text in sets]
-    for key, value in sorted(changes, key=lambda pair: pair[0] not in ("algorithm", "algorithm.name")):
+    changes = assignments(sets)
+    for key, value in changes:
         change(document, key, value)
     _choose(document)
     algorithm = document["algorithm"]
@@ -161,9 +176,16 @@ def _validated(document: Any, source: str) -> Recipe:
     except ValidationError as error:
         problem = most_relevant(error)
         where = problem["loc"]
+        if problem["type"] in UNKNOWN_KEY and (meant := places_of(where, as_written(where, document))):
+            key, places = (
+                ".".join(map(str, as_written(where, document))),
+                " or ".join(f'"{place}"' for place in meant),
+            )
+            raise UsageError(f"{source}: unknown key {key}; did you mean {places}?") from None
         inner = keys_allowed((*where, "")) if problem["type"] in MAPPING_EXPECTED else []
         keys = f" with keys of {', '.join(inner)}" if inner else ""
-        raise UsageError(f"{source}: {format_error(error, keys_allowed(where))}{keys}") from None
+        text = format_error(error, keys_allowed(where), document=document)
+        raise UsageError(f"{source}: {text}{keys}") from None
 
 
 def _read(name: str) -> tuple[Path, dict[str, Any]]:
@@ -213,6 +235,10 @@ def _choose(document: dict[str, Any]) -> None:
             raise UsageError(f"algorithm {chosen!r} is unknown{hint}")
         own = _mapping(algorithms, chosen, "algorithms")
         document["algorithm"] = {"label": chosen, "name": chosen, **own}
+    elif not isinstance(chosen, dict):
+        raise UsageError(
+            f"algorithm = {chosen!r} is not allowed: write a name, such as fedbuff, or a mapping"
+        )
 
 
 def _mapping(section: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
@@ -252,6 +278,25 @@ def _label_changes(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The options that the labels of a document set, of those labels that set any."""
     labels = (own for own in _mapping(document, "algorithms").values() if isinstance(own, dict))
     return [changes for own in labels if isinstance(changes := own.get("set"), dict)]
+
+
+def assignments(sets: Iterable[str]) -> list[tuple[str, Any]]:
+    """Keys and values of the options `--set`: an algorithm's name, then sections, then the keys within.
+
+    Args:
+        sets: The values of `--set`, `key=value` each.
+
+    Raises:
+        UsageError: One has no YAML value, or a key stands twice, of which one value would be lost.
+    """
+    changes: dict[str, Any] = {}
+    for text in sets:
+        key, value = _assignment(text, "--set", "section.key=value")
+        key = "algorithm" if key == "algorithm.name" else key
+        if key in changes:
+            raise UsageError(f"--set {key} is given twice, {changes[key]!r} and {value!r}: give it once")
+        changes[key] = value
+    return sorted(changes.items(), key=lambda pair: (pair[0] != "algorithm", pair[0].count(".")))
 
 
 def _assignment(text: str, option: str, form: str, wrapped: str = "{}") -> tuple[str, Any]:

@@ -128,6 +128,13 @@ def _kind(spec: Any) -> str:
     return "no-model" if name == "statistics" else "any-model"
 
 
+def _with_defaults(algorithms: Any) -> Any:
+    """The labels with their options, of which a label with nothing behind it has none."""
+    if not isinstance(algorithms, dict):
+        return algorithms
+    return {label: {} if own is None else own for label, own in algorithms.items()}
+
+
 class Recipe(Section):
     """An experiment.
 
@@ -190,7 +197,7 @@ class Recipe(Section):
     examples: ExamplesPrivacy | None = None
     world: World = World()
     algorithm: dict[str, Any]
-    algorithms: dict[str, dict[str, Any]] = {}
+    algorithms: Annotated[dict[str, dict[str, Any]], BeforeValidator(_with_defaults)] = {}
     guard: Annotated[Guard | None, BeforeValidator(lambda given: None if given in OFF else given)] = Guard()
     privacy: Privacy | None = None
     until: Until

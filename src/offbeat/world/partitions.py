@@ -11,11 +11,12 @@ that kind exists for that number of clients and samples.
 """
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count, Indices, NonNegative, Positive, Whole
@@ -297,9 +298,18 @@ class Natural:
         return np.split(order, np.cumsum(sizes)[:-1])
 
 
+def _kind_in_full(spec: Any) -> Any:
+    """The mapping of a partition, in which `dirichlet` means `label_dirichlet`."""
+    short = isinstance(spec, Mapping) and spec.get("kind") == "dirichlet"
+    return {**spec, "kind": "label_dirichlet"} if short else spec
+
+
 Partition = Annotated[
-    Iid | Shards | ClassPartition | DualDirichlet | LabelDirichlet | Natural | FromFile,
-    Field(discriminator="kind"),
+    Annotated[
+        Iid | Shards | ClassPartition | DualDirichlet | LabelDirichlet | Natural | FromFile,
+        Field(discriminator="kind"),
+    ],
+    BeforeValidator(_kind_in_full),
 ]
 """Any partition; `kind` discriminates."""
 

@@ -123,9 +123,9 @@ def test_clip_goes_around_any_aggregator_and_stays():
     [
         ({"aggregator": {"kind": "median"}}, "Median needs updates of bounded norm: give clip"),
         ({"aggregator": {"kind": "medan"}}, "kind = 'medan' is unknown; did you mean"),
-        ({"aggregator": {"kind": "multi_krum"}}, "fedbuff: with.aggregator.multi_krum.f is missing"),
-        ({"aggregator": {"kind": "centered_clip", "tau": 0}}, "centered_clip.tau = 0 is not allowed"),
-        ({"aggregator": {"kind": "trimmed_mean", "beta": 0.5}}, "trimmed_mean.beta = 0.5 is not allowed"),
+        ({"aggregator": {"kind": "multi_krum"}}, "fedbuff: with.aggregator.f is missing"),
+        ({"aggregator": {"kind": "centered_clip", "tau": 0}}, "with.aggregator.tau = 0 is not allowed"),
+        ({"aggregator": {"kind": "trimmed_mean", "beta": 0.5}}, "with.aggregator.beta = 0.5 is not allowed"),
         (
             {"aggregator": {"kind": "trimmed_mean"}, "clip": 1},
             "TrimmedMean with beta = 0.1 needs 10 updates at a time, fedbuff aggregates at most 5: let it",
