@@ -1,5 +1,6 @@
 """Any schedule with any aggregator and any objective: it works, or is refused in one sentence."""
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
+from offbeat.algorithms.aggregators import MeanOfModels
 from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
@@ -114,17 +116,36 @@ EVERY_SCHEDULE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.parametrize("whole", ALL, ids=lambda algorithm: algorithm.name)
+def test_the_parts_of_an_algorithm_make_the_algorithm(whole: ob.Algorithm) -> None:
+    """By hand, and by `compose` around another aggregator, each part's own policy of the buffers too."""
+    parts = whole.schedule, whole.aggregator, whole.objective, whole.server_steps
+    unnamed = replace(whole, name="custom", hyperparameters={})
+    assert ob.Algorithm(*parts, codec=whole.codec) == unnamed
+    bare = ob.Algorithm(whole.schedule, MeanOfModels(), whole.objective, codec=whole.codec)
+    again = ob.compose(bare, aggregator=whole, objective=whole, server_steps=whole)
+    assert replace(again, hyperparameters={}) == unnamed
+
+
+def test_a_policy_of_the_buffers_that_was_chosen_stays() -> None:
+    local = ob.compose(ob.fedavg(), buffers="local")
+    assert ob.compose(local, aggregator=ob.fedbuff()).buffers == "local"
+    assert ob.compose(ob.fedavg(), aggregator=ob.fedbuff(), buffers="follow").buffers == "follow"
+    assert ob.compose(ob.fedavg(), server_steps=ob.fedadam()).buffers == "mean"
+    assert ob.compose(ob.fedbuff(), clip=1.0).buffers == "mean"
+    assert ob.compose(ob.fedbuff(), aggregator=ob.fedavg()).buffers == "follow"
+
+
 def composed(schedule: Any) -> list[ob.Algorithm]:
     """All that a schedule composes with; checks that the rest is refused."""
     found = []
     for aggregator in AGGREGATORS:
-        buffers = next(a.buffers for a in ALL if a.aggregator == aggregator)
         for objective in OBJECTIVES:
             if refused(schedule, aggregator, objective):
                 with pytest.raises(UsageError, match=r"^\w+ needs [^\n]+$"):
                     ob.Algorithm(schedule, aggregator, objective)
             else:
-                found.append(ob.Algorithm(schedule, aggregator, objective, buffers=buffers))
+                found.append(ob.Algorithm(schedule, aggregator, objective))
     return found
 
 

@@ -7,7 +7,7 @@ samples, τ_i the staleness of its update, Δ_i = w_i − w_o its change of the 
 
 from collections.abc import Mapping, Sequence
 from math import expm1, log1p
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -16,6 +16,7 @@ from torch import Tensor
 from offbeat.algorithms.option_types import Memory, ServerRate
 from offbeat.core.aggregator import Aggregator, FullWeight, SumOnly, Update, UpdateSum
 from offbeat.core.algorithm import ServerStep
+from offbeat.core.buffers import Buffers
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule import Task
@@ -180,6 +181,8 @@ class SumOfDeltas(SumOnly):
     weights: Literal["share", "equal", "samples"] = "share"
     scale: ServerRate = 1.0
     normalize: Normalization | None = None
+    # Summed changes could take a running variance below 0.
+    buffers: ClassVar[Buffers] = "mean"
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The weighted sum of the deltas, whatever versions they started from."""

@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from math import e, log
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from msgspec.structs import replace
@@ -42,6 +42,7 @@ from offbeat.algorithms.option_types import Concurrency, Epochs, Positive, Proxi
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import Buffers
 from offbeat.core.commands import Command, Train
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, ClientId, Event, Metrics
@@ -72,6 +73,8 @@ class OnlineSum(SumOnly):
     against: Against = "start"
     features: Features = False
     equal_weights = False
+    # Summed changes could take a running variance below 0.
+    buffers: ClassVar[Buffers] = "mean"
 
     @property
     def requires(self) -> frozenset[Feature]:
@@ -216,6 +219,4 @@ def asofed(
         schedule=DelayScaled(Buffered(programme(steps, epochs), 1, concurrency), delay_unit),
         aggregator=OnlineSum(against, features),
         objective=Online(proximal, beta),
-        # Summed changes could take a running variance below 0.
-        buffers="mean",
     )

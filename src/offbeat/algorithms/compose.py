@@ -15,13 +15,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from offbeat.algorithms.effects import numbers_in, option_without_effect
 from offbeat.algorithms.factory import Factory, factory_of
 from offbeat.algorithms.option_types import Positive
 from offbeat.algorithms.robust import Clipped, RobustAggregator, RobustSpec
 from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.codec import CodecSpec
 from offbeat.core.aggregator import Aggregator
-from offbeat.core.algorithm import Algorithm
+from offbeat.core.algorithm import Algorithm, usual_buffers
 from offbeat.core.buffers import Buffers, unwrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
@@ -74,7 +75,8 @@ def compose(
         clip: L2 norm to which each update is clipped, before any aggregator. Some robust aggregators need it.
         codec: Compression of the updates.
         radio: Slots of the channel that all clients share. Each upload has its own slot.
-        buffers: Policy of the floating buffers.
+        buffers: Policy of the floating buffers. None means the base's if one was chosen for it, and else that
+            for which the aggregator and the server steps are made.
 
     Returns:
         The algorithm, which records its parts by name.
@@ -107,9 +109,17 @@ def compose(
         objective=goal,
         server_steps=(server_steps or base).server_steps,
         codec=codec or base.codec,
-        buffers=buffers or base.buffers,
+        buffers=buffers or _buffers(base, aggregator, server_steps),
         hyperparameters={**base.hyperparameters, "with": {**base.hyperparameters.get("with", {}), **taken}},
     )
+
+
+def _buffers(base: Algorithm, other: Algorithm | RobustAggregator | None, steps: Algorithm | None) -> Buffers:
+    """The base's policy if it was chosen, else the one that goes with the aggregator and the server steps."""
+    if base.buffers != usual_buffers(base.aggregator, base.server_steps):
+        return base.buffers
+    giver = other if isinstance(other, Algorithm) else base
+    return usual_buffers(giver.aggregator, (steps or base).server_steps)
 
 
 def _clipped(base: Algorithm, other: Algorithm | RobustAggregator | None, clip: float | None) -> Aggregator:
@@ -153,6 +163,11 @@ def build(
     """
     options = dict(spec)
     parts, name = options.pop("with", {}), options.pop("name", None)
+    if name is None:
+        meant = next((key for key in options if key in factories), "fedbuff")
+        raise UsageError(
+            f"algorithm = {options} has no name: write {{name: {meant}}}, with its options beside the name"
+        )
     if load is not None and isinstance(name, str) and ":" in name:
         base = _named_algorithm(name, options, load)
     else:
@@ -163,16 +178,38 @@ def build(
             "name parts, such as {aggregator: {name: fedfa}}"
         )
     if not parts:
-    if name is None:
-        meant = next((key for key in options if key in factories), "fedbuff")
-        raise UsageError(
-            f"algorithm = {options} has no name: write {{name: {meant}}}, with its options beside the name"
-        )
         return base
     return compose(
         base,
         **{part: _part(factories, base.name, part, part_spec, load) for part, part_spec in parts.items()},
     )
+
+
+def check_effects(made: Algorithm, factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> None:
+    """Check that each number in a composition counts: those of what is taken, and of what stays of the base.
+
+    Args:
+        made: The algorithm.
+        factories: The algorithms by name.
+        spec: The mapping of which it was built; one that names a user's function is not checked.
+
+    Raises:
+        UsageError: An option has no effect.
+    """
+    if "with" not in spec or _names_own(spec):
+        return
+    path = option_without_effect(made, lambda options: build(factories, options), spec, numbers_in(spec))
+    if path is not None:
+        raise UsageError(
+            f"{spec['name']}: {'.'.join(path)} has no effect, as no part that is taken reads it: leave it out"
+        )
+
+
+def _names_own(spec: Any) -> bool:
+    """Whether a mapping names a function of a user's."""
+    if not isinstance(spec, Mapping):
+        return False
+    return ":" in str(spec.get("name", "")) or any(map(_names_own, spec.values()))
 
 
 def own_factory(factories: Mapping[str, Factory[...]], name: str, load: Load) -> Factory[...]:

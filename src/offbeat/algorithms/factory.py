@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, get_args
 
 from pydantic import ValidationError, validate_call
 
+from offbeat.algorithms.effects import option_without_effect
 from offbeat.algorithms.hyperparameters import HyperParameter, kind_of, option_classes, options_of, plain
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
@@ -111,11 +112,12 @@ def algorithm(
                 error = caught if isinstance(caught, ValidationError) else caught.__context__
                 assert isinstance(error, ValidationError)
                 known = _siblings(signature, most_relevant(error)["loc"])
-                raise UsageError(
                 given: dict[Any, Any] = dict(enumerate(args)) | kwargs
-                    f"{name}: {format_error(error, known, list(signature.parameters))}"
+                raise UsageError(
+                    f"{name}: {format_error(error, known, list(signature.parameters), given)}"
                 ) from None
             bound = signature.bind(*args, **kwargs)
+            _check_effects(name, made, checked, signature, bound.arguments)
             bound.apply_defaults()
             return replace(made, name=name, hyperparameters=_plain(bound.arguments))
 
@@ -154,6 +156,24 @@ def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> 
     owner = names[first] if isinstance(first, int) else first
     classes = option_classes(signature.parameters[owner].annotation)
     return [name for c in classes if kind_of(c) in (None, inner[0]) for name in c.__pydantic_fields__]
+
+
+def _check_effects(
+    name: str,
+    made: Algorithm,
+    make: Callable[..., Algorithm],
+    signature: inspect.Signature,
+    given: Mapping[str, Any],
+) -> None:
+    """Raises `UsageError` for an option that is not its default and changes nothing beside the others."""
+    plain_given = {option: _plain(value) for option, value in given.items()}
+    defaults = {option: _plain(signature.parameters[option].default) for option in given}
+    chosen = [(option,) for option, value in plain_given.items() if value != defaults[option]]
+    idle = option_without_effect(made, lambda options: make(**options), plain_given, chosen)
+    if idle is not None:
+        (option,) = idle
+        others = ", ".join(f"{key} = {value!r}" for key, value in plain_given.items() if key != option)
+        raise UsageError(f"{name}: {option} = {given[option]!r} has no effect with {others}: leave it out")
 
 
 def _plain(value: Any) -> Any:

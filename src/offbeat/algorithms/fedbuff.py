@@ -36,6 +36,4 @@ def fedbuff(
         schedule=Buffered(programme(steps, epochs), size, concurrency),
         aggregator=SumOfDeltas(staleness, weights="equal", scale=server_lr),
         objective=Plain(),
-        # Summed changes could take a running variance below 0.
-        buffers="mean",
     )

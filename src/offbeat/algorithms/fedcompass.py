@@ -266,6 +266,4 @@ def fedcompass(
         aggregator=SumOfDeltas(staleness, normalize=Normalization() if normalize else None),
         objective=Plain(),
         server_steps=(Momentum(momentum),) if momentum else (),
-        # Summed changes could take a running variance below 0.
-        buffers="mean",
     )

@@ -16,7 +16,7 @@ a row differ by (w_new − w_oldest)/K.
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -28,6 +28,7 @@ from offbeat.algorithms.option_types import Concurrency, Count, Epochs, Proximal
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import Buffers
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import programme
@@ -65,6 +66,8 @@ class Window(Aggregator):
     staleness: StalenessWeight = ConstantWeight()
     weights: Weights = "equal"
     normalize: Normalization | None = None
+    # Summed changes could take a running variance below 0.
+    buffers: ClassVar[Buffers] = "mean"
     requires = frozenset({Feature.SINGLE_UPDATES})
 
     @model_validator(mode="after")
@@ -135,6 +138,4 @@ def fedfa(
         schedule=Buffered(programme(steps, epochs), size=1, concurrency=concurrency),
         aggregator=Window(size, kind, server_lr, staleness, weights, Normalization() if normalize else None),
         objective=Proximal(mu) if mu else Plain(),
-        # Summed changes could take a running variance below 0.
-        buffers="mean",
     )

@@ -56,6 +56,4 @@ def fednova(
             weights="samples", normalize=Normalization(momentum=momentum, proximal=(lr or 0.0) * mu)
         ),
         objective=Proximal(mu) if mu else Plain(),
-        # Summed changes could take a running variance below 0.
-        buffers="mean",
     )

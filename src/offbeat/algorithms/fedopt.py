@@ -9,11 +9,11 @@ With g the aggregator's step (FedAvg's: the clients' weighted mean change) every
 from m = 0 and v = τ². There is no bias correction. The paper tunes η and τ for each task; the factories'
 defaults of η are ours.
 
-A step works on the whole flat vector, floating buffers included. The factories set `buffers="mean"`: so
+A step works on the whole flat vector, floating buffers included. Their `buffers` is "mean": so
 BatchNorm's statistics are the clients' mean, and no adaptive step takes a variance below 0.
 """
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -24,6 +24,7 @@ from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Concurrency, Epochs, Memory, Positive, ServerRate, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, ServerStep
+from offbeat.core.buffers import Buffers
 from offbeat.core.model import Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import checked_dataclass
@@ -44,6 +45,7 @@ class Adagrad(ServerStep):
     lr: ServerRate
     beta1: Beta1 = 0.0
     tau: Tau = 1e-3
+    buffers: ClassVar[Buffers] = "mean"
 
     def transform(self, step: Tensor, memory: Tensors) -> Tensor:
         """w := w + η m / (√v + τ), in one pass over memory."""
@@ -91,7 +93,6 @@ def _rounds(programme: Programme, clients_per_round: int | None, step: ServerSte
         aggregator=MeanOfModels(),
         objective=Plain(),
         server_steps=(step,),
-        buffers="mean",
     )
 
 

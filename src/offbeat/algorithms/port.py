@@ -16,7 +16,7 @@ Where the paper leaves something open, this file follows these rules:
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from math import sqrt
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -27,6 +27,7 @@ from offbeat.algorithms.option_types import Concurrency, Count, Epochs, NonNegat
 from offbeat.algorithms.schedules import train
 from offbeat.core.aggregator import FullWeight, SumOnly, Update, UpdateSum
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import Buffers
 from offbeat.core.commands import Aggregate, Command, Recall
 from offbeat.core.events import Arrived, Event, TaskId
 from offbeat.core.features import NONE, Feature
@@ -107,6 +108,8 @@ class Similarity(SumOnly):
     tau_max: TauMax = 10
     average: Average = "deltas"
     equal_weights = False
+    # Summed changes could take a running variance below 0.
+    buffers: ClassVar[Buffers] = "mean"
 
     @property
     def requires(self) -> frozenset[Feature]:
@@ -201,6 +204,4 @@ def port(
         schedule=Bounded(programme(steps, epochs), size, tau_max, concurrency, urgent),
         aggregator=Similarity(alpha, beta, tau_max, average),
         objective=Plain(),
-        # Summed changes could take a running variance below 0.
-        buffers="mean",
     )

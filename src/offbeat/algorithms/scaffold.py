@@ -71,6 +71,4 @@ def scaffold(
         schedule=Rounds(programme(steps, epochs), clients_per_round),
         aggregator=SumOfDeltas(weights="equal", scale=server_lr),
         objective=ControlVariates(),
-        # Summed changes could take a running variance below 0.
-        buffers="mean",
     )

@@ -6,6 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 from torch import Tensor
 
+from offbeat.core.buffers import Buffers
 from offbeat.core.events import Metrics
 from offbeat.core.features import AlgorithmPart
 from offbeat.core.model import Model, Tensors
@@ -53,6 +54,11 @@ class Aggregator(AlgorithmPart, Protocol):
     def least(self) -> int:
         """Fewest updates for which the rule does more than its fallback, which fewer get; by default 1."""
         return 1
+
+    @property
+    def buffers(self) -> Buffers:
+        """Policy of the floating buffers that the rule is made for; by default "follow"."""
+        return "follow"
 
     @property
     def root_training(self) -> RootTraining | None:

@@ -12,7 +12,7 @@ A schedule sees numbers only, never tensors; an aggregator sees tensors only, ne
 replayed without a model, and a model be trained ahead of the clock.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -58,7 +58,8 @@ class Algorithm:
             them like parameters; "mean" sets them to the unweighted mean over the aggregated clients (as
             FedCompass's authors do); integer buffers take the newest update's. "local" leaves each client its
             buffers of either kind (FedBN, as far as running statistics go), "recompute" uses no client's;
-            then the model that is evaluated has estimated statistics.
+            then the model that is evaluated has estimated statistics. None becomes the policy that aggregator
+            and server steps are made for.
         codec: Compression of the updates. None means no compression.
         name: Name, set by the registry.
         hyperparameters: Options by name, set by the registry.
@@ -71,13 +72,15 @@ class Algorithm:
     aggregator: Aggregator
     objective: Objective
     server_steps: tuple[ServerStep, ...] = ()
-    buffers: Buffers = "follow"
+    buffers: Buffers = None  # type: ignore[assignment]
     codec: Codec | None = None
     name: str = "custom"
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that the parts fit, and wrap objective and schedule as buffers and aggregator need."""
+        """Check that the parts fit, choose the policy of the buffers, and wrap objective and schedule."""
+        if self.buffers is None:
+            object.__setattr__(self, "buffers", usual_buffers(self.aggregator, self.server_steps))
         object.__setattr__(self, "objective", wrap_buffers(self.objective, self.buffers))
         object.__setattr__(self, "schedule", self._marked_schedule())
         parts = (self.schedule, self.aggregator, self.objective)
@@ -106,6 +109,12 @@ class Algorithm:
         """Features required of the driver."""
         parts = (self.schedule, self.aggregator, self.objective)
         return frozenset[Feature]().union(*(part.requires for part in parts)) & DRIVERS
+
+
+def usual_buffers(aggregator: Aggregator, server_steps: Iterable[ServerStep]) -> Buffers:
+    """The policy of the floating buffers that some parts are made for: "mean" where one of them needs it."""
+    of_steps = (getattr(step, "buffers", "follow") for step in server_steps)
+    return "mean" if "mean" in (aggregator.buffers, *of_steps) else aggregator.buffers
 
 
 def check_layout(algorithm: Algorithm, layout: Layout) -> None:

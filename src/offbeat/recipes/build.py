@@ -10,6 +10,7 @@ import numpy as np
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
+from offbeat.algorithms.compose import check_effects
 from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
 from offbeat.callbacks.callbacks_by_name import Entry, check_recorded, make_callbacks
 from offbeat.core.algorithm import Algorithm
@@ -42,10 +43,12 @@ from offbeat.sim.run_experiment import resume_experiment, simulate_experiment
 def make_algorithm(spec: Mapping[str, Any], allow: Allow = NOTHING) -> Algorithm:
     """Build the algorithm of a mapping such as {"label": "fedcompass+M", "name": "fedcompass", …}.
 
-    `allow` is what a name in it may import.
+    `allow` is what a name in it may import. An option without an effect is refused.
     """
     own = {k: v for k, v in spec.items() if k not in ("label", "set")}
-    return build_algorithm(ALGORITHMS, own, Allowed.of(allow).load)
+    algorithm = build_algorithm(ALGORITHMS, own, Allowed.of(allow).load)
+    check_effects(algorithm, ALGORITHMS, own)
+    return algorithm
 
 
 def make_learner(recipe: Recipe, allow: Allow = NOTHING) -> TorchLearner | StatisticsLearner:
@@ -268,7 +271,9 @@ def recorded_algorithm(record: RunRecord, allow: Allow = NOTHING) -> Algorithm:
     described = record.entry("algorithm")
     rule = recorded_schedule_rule(described)
     try:
-        algorithm = with_rule(make_algorithm(without_rule(described), allow), rule)
+        # What is recorded has all options, also those that no part reads.
+        built = build_algorithm(ALGORITHMS, without_rule(described), Allowed.of(allow).load)
+        algorithm = with_rule(built, rule)
         if algorithm.schedule.rule != rule:
             raise UsageError(f"its schedule has no rule {rule}")
         return algorithm

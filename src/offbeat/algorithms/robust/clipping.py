@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from offbeat.core.aggregator import Aggregator, Update
+from offbeat.core.buffers import Buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
@@ -52,6 +53,11 @@ class Clipped(Wrapper, Aggregator):
     def least(self) -> int:
         """Fewest updates of the aggregator inside."""
         return self.inner.least
+
+    @property
+    def buffers(self) -> Buffers:
+        """The buffers' policy of the aggregator inside."""
+        return self.inner.buffers
 
     @property
     def root_training(self) -> RootTraining | None:
