@@ -26,6 +26,7 @@ from offbeat.core.engine import Engine as Engine
 from offbeat.core.errors import (
     AlgorithmError as AlgorithmError,
     DamageError as DamageError,
+    DivergedError as DivergedError,
     OffbeatError as OffbeatError,
     RunError as RunError,
     UsageError as UsageError,

@@ -696,3 +696,59 @@ def test_results_as_json(offbeat: Any, recipe: str, tmp_path: Path) -> None:
     damaged = offbeat("verify", "one", "--json")
     assert damaged.code == 1
     assert len(json.loads(damaged.out)["problems"]) == 1
+
+
+# ---- training that diverges ----
+
+# With one step an update is absurd, and the guard ends the run; with more the loss is not finite.
+DIVERGING: dict[str, Any] = {
+    "wild": {"name": "fedbuff", "steps": 1, "size": 2, "set": {"training.lr": 1e20}},
+    "boom": {
+        "name": "fedbuff",
+        "steps": 3,
+        "size": 2,
+        "set": {"training.lr": 1e30, "model": {"name": "mlp", "hidden": [8]}},
+    },
+}
+
+
+@pytest.mark.parametrize("label", DIVERGING)
+def test_a_run_that_diverges_ends_with_exit_code_1(recipe: str, offbeat: Any, label: str) -> None:
+    Path("wild.yaml").write_text(yaml.safe_dump({**RECIPE, "algorithms": DIVERGING, "baseline": None}))
+    for call in (("run", "wild.yaml", "--set", f"algorithm={label}", "--out", "one"), ("resume", "one")):
+        answer = offbeat(*call)
+        assert answer.code == 1
+        assert re.search(r"has diverged; give a smaller learning rate, or a clip_norm$", answer.err.strip())
+    record = ob.read_run(Path("one"))
+    assert record.diverged
+    assert record.status == ("finished" if label == "wild" else "diverged")
+    # Nothing that was computed is lost.
+    assert offbeat("report", "one").code == 0
+
+
+def test_a_comparison_finishes_the_others_and_marks_what_diverged(recipe: str, offbeat: Any) -> None:
+    labels = {**DIVERGING, "fedavg": {"steps": 4}, "fedbuff": {"steps": 4, "size": 2}}
+    Path("wild.yaml").write_text(yaml.safe_dump({**RECIPE, "algorithms": labels, "baseline": "fedavg"}))
+    call = ("compare", "wild.yaml", "--seeds", 1, "--out", "both", "-j", 1, "--table", "t.csv")
+    first, again = offbeat(*call), offbeat(*call)
+    for answer in (first, again):
+        assert answer.code == 1
+        assert "wild (diverged)" in answer.out
+        assert "boom, seed 0, has diverged: its numbers are of the part that ran." in answer.out
+        assert answer.out.splitlines()[0].startswith(("fedavg ", "fedbuff "))
+        assert re.search(r"^offbeat: .*wild, seed 0: the last 10 updates", answer.err, re.MULTILINE)
+    with Path("t.csv").open(encoding="utf-8") as file:
+        rows = {row["label"]: row for row in csv.DictReader(file)}
+    assert {label: row["diverged"] for label, row in rows.items()} == {
+        "wild": "1", "boom": "1", "fedavg": "0", "fedbuff": "0"
+    }  # fmt: skip
+    assert "boom seed 0: diverged" in first.err
+    assert "fedbuff seed 0: done" in first.err
+
+
+def test_a_run_that_the_guard_ends_says_in_python_that_it_diverged(recipe: str) -> None:
+    Path("wild.yaml").write_text(yaml.safe_dump({**RECIPE, "algorithms": DIVERGING, "baseline": None}))
+    assert run_recipe(load_recipe("wild.yaml", sets=["algorithm=wild"]), out=None).diverged
+    assert not run_recipe(load_recipe(recipe), out=None).diverged
+    with pytest.raises(ob.DivergedError):
+        run_recipe(load_recipe("wild.yaml", sets=["algorithm=boom"]), out=None)

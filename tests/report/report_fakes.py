@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from offbeat.core.errors import has_diverged
 from offbeat.core.journal import Row
 
 _NUMBERS = count()
@@ -31,6 +32,7 @@ class FakeRun:
     sites: dict[int, str] = field(default_factory=dict)
     meta: dict[str, Any] = field(default_factory=dict)
     processors: tuple[str, ...] = ()
+    summary: Any = None
     path: Path = field(default_factory=lambda: Path(f"runs/{next(_NUMBERS)}"))
 
     @property
@@ -42,6 +44,10 @@ class FakeRun:
             if kind in (None, row["kind"]):
                 columns = {k: v for k, v in row.items() if k in Row.__struct_fields__}
                 yield Row(seq, **columns, data={k: v for k, v in row.items() if k not in columns})
+
+    @property
+    def diverged(self) -> bool:
+        return self.status == "diverged" or has_diverged(self.stop_reason)
 
     @property
     def served(self) -> bool:

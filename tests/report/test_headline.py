@@ -86,9 +86,10 @@ def test_the_order_of_the_runs_does_not_matter() -> None:
     groups = [runs("b", [20.0, 20.0, 20.0]), runs("a", [20.0, 20.0, 20.0]), *late]
     found = {headline(*order) for order in permutations(groups)}
     assert len(found) == 1
-    assert found.pop().startswith("a was first")
+    tie = "were first to 60 % accuracy, after 20 s (a tie). c and d did not reach it."
+    assert found.pop() == f"a and b {tie}"
     better = [replace(run, evaluations=[*run.evaluations, evaluation(21.0, 0.9)]) for run in groups[0]]
-    assert headline(*groups[1:], better).startswith("b was first"), "its value at the end is better"
+    assert headline(*groups[1:], better) == f"b and a {tie}", "the value at the end orders them"
 
 
 def test_labels_at_the_target_from_the_start_have_no_factor() -> None:
@@ -96,8 +97,34 @@ def test_labels_at_the_target_from_the_start_have_no_factor() -> None:
     assert found.startswith("a was first to 60 % accuracy, after 0 s: ahead of b, ")
 
 
-def test_equal_times_are_as_fast_as_each_other() -> None:
-    assert "after 20 s: as fast as b, " in headline(runs("a", [20.0] * 3), runs("b", [20.0] * 3))
+def test_exact_ties_have_no_winner() -> None:
+    a, b, c = (runs(label, [time] * 3) for label, time in (("a", 20.0), ("b", 20.0), ("c", 40.0)))
+    assert headline(a, b) == "a and b were first to 60 % accuracy, after 20 s (a tie)."
+    assert headline(c, b, a).startswith(
+        "a and b were first to 60 % accuracy, after 20 s (a tie): 2 times as fast as c, "
+    )
+    swapped = [runs("a", [20.0, 40.0, 30.0]), runs("b", [40.0, 20.0, 30.0])]
+    assert headline(*swapped) == "a and b were first to 60 % accuracy, after 30 s (a tie)."
+    assert make_table([*a, *b, *c], target=0.6).first == ("a", "b")
+    assert headline(c, b, a, target=None) == "a, b and c have the best accuracy at the end (a tie)."
+
+
+def test_times_that_are_nearly_equal_are_as_fast_as_each_other() -> None:
+    assert "after 20 s: as fast as b, " in headline(runs("a", [20.0] * 3), runs("b", [20.01] * 3))
+
+
+def test_a_label_that_diverged_is_marked_and_has_no_place() -> None:
+    a, b, c = runs("a", [20.0] * 3), runs("b", [40.0] * 3), runs("c", [10.0] * 3)
+    guard = "the last 10 updates were refused for their size: the training has diverged"
+    lost = [replace(c[0], status="diverged"), c[1], replace(c[2], stop_reason=guard)]
+    table = make_table([*a, *b, *lost], target=0.6)
+    assert table.headline is not None
+    assert table.headline.startswith("a was first to 60 % accuracy, after 20 s: 2 times as fast as b")
+    assert [row.diverged for row in table.rows] == [0, 0, 2]
+    assert [row[0] for row in to_cells(table).rows] == ["a", "b", "c (2 of 3 diverged)"]
+    assert "c, seed 2, has diverged: its numbers are of the part that ran." in table.notes
+    whole = make_table([*a, *(replace(run, status="diverged") for run in c)], target=0.6)
+    assert to_cells(whole).rows[1][0] == "c (diverged)"
 
 
 def test_headline_table_and_legend_have_one_factor() -> None:

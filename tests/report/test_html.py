@@ -142,3 +142,30 @@ def test_wrong_usage_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="target"):
         write_html([figure_1()], tmp_path / "r.html", target=90.0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_cards_of_labels_that_tie_name_them_all_and_have_no_colour(tmp_path: Path) -> None:
+    runs = [FakeRun(label, evaluations=[evaluation(5.0, value)], duration=9.0)
+            for label, value in (("a", 0.9), ("b", 0.9), ("c", 0.4))]  # fmt: skip
+    path = write_html(runs, tmp_path / "tie.html", target=0.8, baseline="c")
+    text = path.read_text(encoding="utf-8")
+    cards = [part.split("</div>")[0] for part in text.split('<div class="card"')[1:]]
+    assert [card.split("<span>")[1].split("</span>")[0] for card in cards][:2] == [
+        "first to 80 %: a and b, - the time of c",
+        "best accuracy: a and b",
+    ]
+    assert all(card.startswith(">") for card in cards[:2])
+    alone = [*runs, FakeRun("d", evaluations=[evaluation(2.0, 0.95)], duration=9.0)]
+    text = write_html(alone, tmp_path / "one.html", target=0.8).read_text(encoding="utf-8")
+    card = text.split('<div class="card"')[1].split("</div>")[0]
+    assert card.startswith(' style="--colour')
+    assert "first to 80 %: d, 0.40x the time of a" in card
+
+
+def test_a_label_that_diverged_has_no_card(tmp_path: Path) -> None:
+    lost = FakeRun("lost", evaluations=[evaluation(1.0, 0.99)], duration=9.0, status="diverged")
+    kept = FakeRun("kept", evaluations=[evaluation(5.0, 0.9)], duration=9.0)
+    page = write(tmp_path, [lost, kept], target=0.8)
+    shown = "".join(page.shown)
+    assert "best accuracy: kept" in shown
+    assert "lost (diverged)" in shown

@@ -78,7 +78,7 @@ def test_several_evaluations_at_one_place_keep_the_last() -> None:
 
 
 def activity(staleness: dict[int, int]) -> Activity:
-    return Activity({0: sum(staleness.values())}, staleness, 1, 1.0, 1.0)
+    return Activity({0: sum(staleness.values())}, staleness, 1, 1.0, 1.0, 1, 0)
 
 
 def test_staleness_is_pooled_over_seeds_on_common_bins() -> None:

@@ -10,7 +10,7 @@ import pytest
 from offbeat.core.errors import UsageError
 from offbeat.report import Stat, make_table, to_csv, to_markdown, to_text
 from offbeat.report.render import to_cells
-from tests.report.report_fakes import FakeRun, evaluation, figure_1, reaching
+from tests.report.report_fakes import FakeRun, command, evaluation, event, figure_1, reaching
 
 
 def runs() -> list[FakeRun]:
@@ -108,12 +108,14 @@ def test_runs_that_did_not_finish_and_unequal_seeds_are_noted() -> None:
 def test_missing_accuracies_are_dashes() -> None:
     table = make_table([FakeRun("a", evaluations=[evaluation(0.0, None)])], target=0.5)
     assert table.rows[0].best is None
-    assert to_cells(table).rows[0] == ("a", "1", "-", "-", "-", "-", "0 of 1", "0", "0", "-", "-")
+    assert to_cells(table).rows[0] == ("a", "1", "-", "-", "-", "-", "0 of 1", "0", "0", "-", "-", "0", "0")
 
 
 def test_figure_1_row() -> None:
     (row,) = to_cells(make_table([figure_1()], target=0.5)).rows
-    assert row == ("fedcompass", "1", "66", "66", "22", "1.00x", "1 of 1", "7", "13", "1.692", "0")
+    assert row[:-2] == ("fedcompass", "1", "66", "66", "22", "1.00x", "1 of 1", "7", "13", "1.692", "0")
+    # All five clients train at once.
+    assert row[-2] == "5"
 
 
 @pytest.mark.parametrize(
@@ -155,3 +157,18 @@ def test_csv_has_unrounded_numbers() -> None:
     assert float(rows[0]["relative"]) == pytest.approx(2.390457)
     assert rows[2]["relative"] == ""
     assert rows[0]["staleness_mean"] == ""
+
+
+def test_what_each_label_uses_is_beside_its_times() -> None:
+    rows = [event(0.0, "joined", client=client, samples=1) for client in range(3)]
+    rows += [command(0.0, "train", client=client, task=client, base=0, steps=1) for client in (0, 1)]
+    rows += [event(1.0, "arrived", client=0, task=0, staleness=0)]
+    rows += [command(1.0, "train", client=2, task=2, base=0, steps=1), event(2.0, "left", client=1)]
+    run = FakeRun("a", written=rows, evaluations=[evaluation(2.0, 0.5, 4000)], duration=3.0)
+    (row,) = make_table([run]).rows
+    assert row.at_once is not None
+    assert row.at_once.mean == 2
+    assert row.bytes is not None
+    assert row.bytes.mean == 4000 * 150
+    cells = to_cells(make_table([run]))
+    assert dict(zip(cells.heads, cells.rows[0], strict=True))["sent (MB)"] == "0.6"

@@ -110,7 +110,7 @@ class _Queue:
         """Write the row of a run that has ended or diverged, and delete its directory."""
         run, cell, lock = self._taken.pop(report.name)
         place = RunName(cell.study.name, cell.size, cell.column, cell.label, cell.seed, cell.digest)
-        if report.diverged:
+        if report.error is not None and report.diverged:
             made_on = read_run(run.directory).processors
             self._results.append(diverged_run(place, report.error or "", report.processor, made_on), [])
             shutil.rmtree(run.directory)

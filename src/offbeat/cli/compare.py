@@ -12,6 +12,7 @@ from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import (
     CompareWatcher,
     add_row,
+    check_diverged,
     live_progress,
     out,
     plain_table,
@@ -35,7 +36,10 @@ def compare(
     labels: Annotated[
         list[str] | None,
         typer.Option(
-            "--algorithms", "-a", metavar="A,B,C", help="labels to compare; default: all in the recipe"
+            "--algorithms",
+            "-a",
+            metavar="A,B,C",
+            help="labels to compare; may be repeated; default: all in the recipe",
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds")] = None,
@@ -101,6 +105,7 @@ def compare(
     if not as_json:
         for note in (*notes, f"runs in {folder}; see them with: offbeat report {quote(str(folder))}"):
             out.print(note, markup=False)
+    check_diverged(*records)
 
 
 def _labels(recipe: "Recipe", labels: Sequence[str]) -> list[str]:

@@ -14,16 +14,20 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from offbeat.core.errors import DivergedError
 from offbeat.core.printable import printable
 from offbeat.signals import raised_interrupts
 
 if TYPE_CHECKING:
     from offbeat.recipes.recipe import Recipe
     from offbeat.recipes.run_pool import RunProgress
+    from offbeat.runs.record import RunRecord
     from offbeat.sim.progress import Progress
     from offbeat.sim.result import Run
 
 PLAIN_SECONDS = 10.0
+# Most runs that are named of those that diverged.
+_MOST_NAMED = 3
 NOT_PRIVATE = (
     "noise from the seed: this model is not private; no cryptographer has reviewed this implementation"
 )
@@ -159,13 +163,29 @@ def live_progress() -> rich.progress.Progress:
 
 
 def show_run(run: "Run", hint: str, as_json: bool = False) -> None:
-    """Print a finished run in a few lines, with its directory and a next command; or as JSON."""
+    """Print a finished run in a few lines, with its directory and a next command; or as JSON.
+
+    Raises:
+        DivergedError: The guard has ended it, because its training diverged.
+    """
     if as_json:
         print_json({"directory": str(run.path), "stop_reason": run.stop_reason, "summary": run.summary})
-        return
-    for line in _summary_lines(run):
-        out.print(line, markup=False)
-    out.print(f"written to {run.path}; {hint}", markup=False)
+    else:
+        for line in _summary_lines(run):
+            out.print(line, markup=False)
+        out.print(f"written to {run.path}; {hint}", markup=False)
+    check_diverged(run)
+
+
+def check_diverged(*runs: "Run | RunRecord") -> None:
+    """Raises `DivergedError` where the training of a run has diverged; it names the first ones, and why."""
+    found = [run for run in runs if run.diverged]
+    if found:
+        told = [f"{run.label}, seed {run.seed}: {run.stop_reason}" for run in found[:_MOST_NAMED]]
+        more = [f"and {len(found) - _MOST_NAMED} more runs"] if len(found) > _MOST_NAMED else []
+        if not any("learning rate" in each for each in told):
+            more.append("give a smaller learning rate, or a clip_norm")
+        raise DivergedError("; ".join([*told, *more]))
 
 
 def see_with(recipe: "Recipe", directory: Path | str) -> str:

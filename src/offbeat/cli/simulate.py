@@ -8,7 +8,15 @@ import typer
 
 from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
-from offbeat.cli.console import RunWatcher, live_progress, out, resumable, see_with, show_run
+from offbeat.cli.console import (
+    RunWatcher,
+    check_diverged,
+    live_progress,
+    out,
+    resumable,
+    see_with,
+    show_run,
+)
 from offbeat.core.labels import check_label
 
 
@@ -82,6 +90,7 @@ def resume(
     until = changed_limits(document_of(recorded_recipe(record)), sets, str(directory)) if sets else None
     if record.status == "finished" and not check_extension(record, until):
         out.print(f"{directory} has finished already: {record.stop_reason}")
+        check_diverged(record)
         return
     with resumable(directory), live_progress() as progress:
         finished = resume_run(

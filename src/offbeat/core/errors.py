@@ -17,7 +17,12 @@ class RunError(OffbeatError, RuntimeError):
 
 
 class DivergedError(RunError):
-    """Training that has diverged: an update or a loss is not finite any more."""
+    """Training that has diverged: an update or a loss is not finite, or the guard has ended the run."""
+
+
+def has_diverged(stop_reason: str | None) -> bool:
+    """Whether a run has ended because its training diverged, by the words of the guard's reason."""
+    return "has diverged" in (stop_reason or "")
 
 
 class DamageError(RunError):

@@ -102,13 +102,16 @@ def compare(
         processes: Most runs at a time, each in a process.
         watch: Called with the reports of all runs.
 
+    Returns:
+        The runs, in the order given. A run whose training diverged is among them, and says so (`diverged`).
+
     Raises:
-        RunError: A run failed; the other runs have been finished first.
+        RunError: A run failed otherwise; the other runs have been finished first.
     """
     if any(isinstance(run.execution.executor, OnRay) for run in runs):
         # A missing package is reported once, before any run starts.
         import_ray()
-    run_planned(runs, min(processes, len(runs)), watch)
+    run_planned(runs, min(processes, len(runs)), watch, may_diverge=True)
     return [read_run(run.directory) for run in runs]
 
 

@@ -62,7 +62,7 @@ class RunProgress:
         progress: Its progress. None means that the run has ended.
         finished: Whether the run has ended.
         error: Why the run failed. None means that it has not failed.
-        diverged: Whether it failed because its training has diverged.
+        diverged: Whether its training has diverged: it has failed so, or the guard has ended it.
         processor: Processor seconds of the whole run. None means that it has not ended, or was resumed.
     """
 
@@ -201,15 +201,15 @@ def _run(run: PlannedRun) -> Path | None:
     def watch(progress: Progress) -> None:
         _reports_queue.put(RunProgress(run.name, progress))
 
-    failure, diverged = None, False
+    failure, diverged, ended = None, False, None
     resumed, before = (run.directory / DATABASE).exists(), time.process_time()
     try:
         if resumed:
-            resume_run(
+            ended = resume_run(
                 run.directory, run.execution, watch=watch, callbacks=run.recipe.callbacks, allow=run.allow
             )
         else:
-            run_recipe(
+            ended = run_recipe(
                 run.recipe, run.execution, out=run.directory, watch=watch, label=run.label, allow=run.allow
             )
     except KeyboardInterrupt:
@@ -219,6 +219,7 @@ def _run(run: PlannedRun) -> Path | None:
         failure, diverged = str(error), isinstance(error, DivergedError)
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
+    diverged = diverged or (ended is not None and ended.diverged)
     spent = None if resumed else time.process_time() - before
     _reports_queue.put(RunProgress(run.name, None, True, failure, diverged, spent))
     return None

@@ -15,7 +15,9 @@ class Activity:
 
     `tasks` maps a client to its arrived updates; `staleness` maps a staleness (versions) to the number
     of updates that arrived with it; `versions` is the last published version; `busy` and `present` are
-    client-seconds, from the run's begin, spent training, and spent in the fleet.
+    client-seconds, from the run's begin, spent training, and spent in the fleet; `at_once` is the largest
+    number of clients that trained at the same time; `bytes` were sent in both directions, until the last
+    evaluation in a run that has not finished.
     """
 
     tasks: Mapping[int, int]
@@ -23,6 +25,8 @@ class Activity:
     versions: int
     busy: float
     present: float
+    at_once: int
+    bytes: int
 
     @property
     def arrived(self) -> int:
@@ -47,6 +51,7 @@ def read_activity(record: RunRecord) -> Activity:
     tasks: Counter[int] = Counter()
     staleness: Counter[int] = Counter()
     versions, busy, present, end = 0, 0.0, 0.0, float(record.duration)
+    training, at_once = 0, 0
     for row in map(Row.flat, record.rows()):
         end = max(end, float(row["t"]))
         if row["name"] == "arrived":
@@ -59,7 +64,15 @@ def read_activity(record: RunRecord) -> Activity:
         if span is not None:
             present += span.seconds
             busy += span.seconds if isinstance(span, TrainingSpan) else 0.0
+        training += (row["name"] == "train") - isinstance(span, TrainingSpan)
+        at_once = max(at_once, training)
     for span in tracker.finish(end):
         present += span.seconds
         busy += span.seconds if isinstance(span, TrainingSpan) else 0.0
-    return Activity(dict(tasks), dict(staleness), versions, busy, present)
+    return Activity(dict(tasks), dict(staleness), versions, busy, present, at_once, _bytes(record))
+
+
+def _bytes(record: RunRecord) -> int:
+    if (summary := record.summary) is not None:
+        return summary.bytes_up + summary.bytes_down
+    return sum(int(row["bytes_up"] + row["bytes_down"]) for row in record.metrics[-1:])

@@ -2,13 +2,14 @@
 
 All pairs of labels are judged together, by the rule of studies (docs/studies.md): so the first and the next
 may be chosen with the results in view. A label counts as being at the target if more than half of its seeds
-got there. The others are named, and nothing is said of how much faster the first one was.
+got there. The others are named, and nothing is said of how much faster the first one was. Labels that tie for
+the first place are all first.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
-from math import inf
+from math import inf, isclose
 from statistics import fmean
 from typing import TypeVar
 
@@ -38,6 +39,8 @@ Advantages = Mapping[tuple[str, str], Mapping[int, float | None]]
 _FACTORS: Mapping[Bound, str] = {"": "", ">": "more than ", "<": "at most ", "≈": "about "}
 # Most labels that are named of those that did not get to the target.
 _MOST_NAMED = 3
+# A mean over seeds that is not 0 by rounding alone.
+_NOTHING = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +49,12 @@ class Headline:
 
     Attributes:
         text: It in words.
-        first: The label that was first to the target. None where values are compared.
+        first: The labels that were first to the target: one, or those that tie. Empty where values are
+            compared.
     """
 
     text: str
-    first: str | None = None
+    first: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,16 @@ class _Ranking:
     """The labels that are compared from the first to the last, and what the runs say of the first.
 
     Attributes:
-        labels: The labels, by their mean advantage over each other.
-        advantages: Advantage of the first over each other label, by seed.
+        first: The first labels: one, or those that tie with each other.
+        labels: The others, by the mean advantage of the first over them.
+        advantages: Advantage of the first over each of the others, by seed.
         verdicts: Whether the first is ahead of each other label; absent before the first look at the seeds.
         seeds: Number of the first seeds that the verdicts rest on; before the first look, of those that all
             labels have.
         first_look: Number of seeds with which a comparison is judged first.
     """
 
+    first: tuple[str, ...]
     labels: tuple[str, ...]
     advantages: Mapping[str, Mapping[int, float | None]]
     verdicts: Mapping[str, Verdict]
@@ -87,7 +93,7 @@ def time_headline(
         groups: The runs by label; those that have not finished are left out.
         times: The seconds to the target of each label by seed; None where it was not reached.
         costs: The same, with those of the last evaluation where it was not reached.
-        ends: How good each label is at the end: more is better. It breaks ties.
+        ends: How good each label is at the end, by which labels that tie are ordered: more is better.
         goal: The target in words.
         unit: Unit of the times.
 
@@ -100,7 +106,7 @@ def time_headline(
     ranking = _rank(advantages, planned_seeds(groups), COST_THAT_MATTERS, there, ends)
     if ranking is None:
         return None
-    first = ranking.labels[0]
+    first = ranking.first[0]
     ratios = {
         label: time_ratio(_of(costs[label], seeds), _of(costs[first], seeds))
         for label, seeds in ranking.advantages.items()
@@ -108,10 +114,13 @@ def time_headline(
     gaps = {label: f"{_speed(ratio)} {label}" for label, ratio in ratios.items()}
     reached = [time for time in times[first].values() if time is not None]
     of_seeds = len(times[first])
-    won = f"{first} was first to {goal}, after {_time_text(reached, unit)}"
+    were = "was" if len(ranking.first) == 1 else "were"
+    won = f"{listed(ranking.first)} {were} first to {goal}, after {_time_text(reached, unit)}"
     if len(reached) < of_seeds:
         won += f" in {len(reached)} of {of_seeds} seeds"
-    return Headline(" ".join(filter(None, [_sentence(ranking, won, gaps), _not_there(times, there)])), first)
+    return Headline(
+        " ".join(filter(None, [_sentence(ranking, won, gaps), _not_there(times, there)])), ranking.first
+    )
 
 
 def value_headline(
@@ -127,7 +136,7 @@ def value_headline(
         groups: The runs by label; those that have not finished are left out.
         values: The value of each label by seed.
         measure: The metric.
-        ends: How good each label is at the end: more is better. It breaks ties.
+        ends: How good each label is at the end, by which labels that tie are ordered: more is better.
         before: A sentence that comes before.
 
     Returns:
@@ -148,7 +157,8 @@ def value_headline(
         label: f"{_amount(_mean(found), measure)} {more} {label}"
         for label, found in ranking.advantages.items()
     }
-    won = f"{ranking.labels[0]} has the best {measure.words} at the end"
+    have = "has" if len(ranking.first) == 1 else "have"
+    won = f"{listed(ranking.first)} {have} the best {measure.words} at the end"
     return Headline(" ".join(filter(None, [before, _sentence(ranking, won, gaps)])))
 
 
@@ -192,11 +202,11 @@ def _not_there(times: Mapping[str, BySeed], there: Collection[str]) -> str:
             reached = sum(time is not None for time in found.values())
             end = f"reached it in {reached} of {len(found)} seeds only" if reached else "did not reach it"
             counts.setdefault(end, []).append(label)
-    parts = [f"{_listed(labels)} {end}" for end, labels in sorted(counts.items())]
+    parts = [f"{listed(labels)} {end}" for end, labels in sorted(counts.items())]
     return f"{'; '.join(parts)}." if parts else ""
 
 
-def _listed(labels: Sequence[str]) -> str:
+def listed(labels: Sequence[str]) -> str:
     """Names in a sentence: "a", "a and b", "a, b and c"; of many the first ones."""
     if len(labels) > _MOST_NAMED:
         labels = [*labels[: _MOST_NAMED - 1], f"{len(labels) - _MOST_NAMED + 1} others"]
@@ -242,12 +252,15 @@ def _rank(
     followers = sorted(
         (label for label in chosen if label != first), key=lambda label: place(label, -means[first, label])
     )
+    ties = [label for label in followers if isclose(means[first, label], 0, abs_tol=_NOTHING)]
+    followers = [label for label in followers if label not in ties]
     others = sorted({label for label, _ in advantages} - set(chosen))
     common = complete_seeds(planned.start, [frozenset(found) for found in advantages.values()])
-    verdicts = _judge(_pairs([first, *followers, *others], advantages), planned, common, matters)
+    verdicts = _judge(_pairs([first, *ties, *followers, *others], advantages), planned, common, matters)
     levels = looks(len(planned))
     return _Ranking(
-        (first, *followers),
+        (first, *ties),
+        tuple(followers),
         {label: advantages[first, label] for label in followers},
         {label: verdicts[first, label] for label in followers if (first, label) in verdicts},
         max((seeds for seeds in levels if seeds <= common), default=common),
@@ -281,8 +294,10 @@ def _judge(
 
 
 def _sentence(ranking: _Ranking, won: str, gaps: Mapping[str, str]) -> str:
-    """Compare the first label with the next one and with the last one."""
-    others = ranking.labels[1:]
+    """Compare the first labels with the next one and with the last one."""
+    others = ranking.labels
+    if len(ranking.first) > 1:
+        won += " (a tie)"
     if not others:
         return f"{won}."
     named = list(dict.fromkeys((others[0], others[-1])))

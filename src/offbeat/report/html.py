@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from operator import itemgetter
+from math import isclose
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from offbeat.core.metric_names import NamedMetric
 from offbeat.report.claims import claims_of_run, finding_rows, findings
 from offbeat.report.clients import client_table, client_values, each_client
 from offbeat.report.curves import AXES, CURVES_WITH_BANDS, make_curves
+from offbeat.report.headline import listed
 from offbeat.report.interactive import (
     clients_figure,
     curve_figure,
@@ -221,37 +222,56 @@ def _plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _cards(table: Table) -> list[tuple[str, str, str]]:
-    """The best label by time, by metric and by idleness, where there is a choice: (value, text, label)."""
+def _cards(table: Table) -> list[tuple[str, str, str | None]]:
+    """The best labels by time, by metric and by idleness: (value, text, label); None where several tie."""
     measure = table.measure
-    values = [row for row in table.rows if row.best]
-    idle = [(row.idle.mean, row) for row in table.rows if row.idle]
     cards = []
-    for row in _first(table):
-        text = f"first to {measure.value_text(table.target or 0)}: {row.label}"
-        if row.relative is not None and row.label != table.baseline:
-            text += f", {relative_text(row)} the time of {table.baseline}"
-        cards.append((f"{time_text(row, table.unit)} {table.unit.name}", text, row.label))
-    if values:
-        best = measure.best(row.best.mean for row in values if row.best)
-        row = next(row for row in values if row.best and row.best.mean == best)
-        shown = f"{stat_text(row.best, measure.scale)}{measure.unit}"
-        cards.append((shown, f"best {measure.words}: {row.label}", row.label))
-    if idle:
-        row = min(idle, key=itemgetter(0))[1]
-        cards.append((f"{stat_text(row.idle, 100.0)} %", f"least client time idle: {row.label}", row.label))
+    if first := _first(table):
+        value = f"{time_text(first[0], table.unit)} {table.unit.name}"
+        of_baseline = f", {relative_text(first[0])} the time of {table.baseline}"
+        known = first[0].relative is not None and table.baseline not in [row.label for row in first]
+        shown = of_baseline if known else ""
+        cards.append(_card(value, f"first to {measure.value_text(table.target or 0)}", first, shown))
+    means = {row.label: row.best.mean for row in _stayed(table) if row.best}
+    if best := _equal_to(measure.best(means.values()), means, table):
+        cards.append(
+            _card(f"{stat_text(best[0].best, measure.scale)}{measure.unit}", f"best {measure.words}", best)
+        )
+    idle = {row.label: row.idle.mean for row in _stayed(table) if row.idle}
+    if least := _equal_to(min(idle.values(), default=None), idle, table):
+        cards.append(_card(f"{stat_text(least[0].idle, 100.0)} %", "least client time idle", least))
     return cards
 
 
-def _first(table: Table) -> list[TableRow]:
-    """The label that was first to the target, as the headline has it; none where none was.
+def _card(value: str, title: str, rows: Sequence[TableRow], more: str = "") -> tuple[str, str, str | None]:
+    """A card of the labels that share a place."""
+    labels = [row.label for row in rows]
+    return value, f"{title}: {listed(labels)}{more}", labels[0] if len(labels) == 1 else None
 
-    Labels that cannot all be compared have no headline: then it is the one with the least relative time.
+
+def _stayed(table: Table) -> list[TableRow]:
+    """The rows without a run that diverged."""
+    return [row for row in table.rows if not row.diverged]
+
+
+def _equal_to(found: float | None, values: Mapping[str, float], table: Table) -> list[TableRow]:
+    """The rows whose value is this one, but for rounding."""
+    return [
+        row
+        for row in table.rows
+        if found is not None and row.label in values and isclose(values[row.label], found, abs_tol=1e-12)
+    ]
+
+
+def _first(table: Table) -> list[TableRow]:
+    """The labels that were first to the target, as the headline has them; none where none was.
+
+    Labels that cannot all be compared have no headline: then they are those with the least relative time.
     """
-    if table.first is not None:
-        return [row for row in table.rows if row.label == table.first]
-    timed = [(row.relative, row) for row in table.rows if row.relative is not None]
-    return [min(timed, key=itemgetter(0))[1]] if timed else []
+    if table.first:
+        return [row for row in table.rows if row.label in table.first]
+    timed = {row.label: row.relative for row in _stayed(table) if row.relative is not None}
+    return _equal_to(min(timed.values(), default=None), timed, table)
 
 
 def _best(table: Table) -> set[tuple[str, int]]:

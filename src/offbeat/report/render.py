@@ -119,9 +119,11 @@ def _widest_word(cells: Cells, column: int) -> int:
 
 
 def _names(row: TableRow, table: Table) -> dict[str, str]:
-    """The label, and the values of the options in which labels of one name differ."""
-    short = short_keys(table.options)
-    return {"label": row.name} | {short[key]: row.options.get(key, "-") for key in table.options}
+    """The label, with how many of its runs diverged, and the options in which labels of one name differ."""
+    short, name = short_keys(table.options), row.name
+    if row.diverged:
+        name += " (diverged)" if row.diverged == row.seeds else f" ({row.diverged} of {row.seeds} diverged)"
+    return {"label": name} | {short[key]: row.options.get(key, "-") for key in table.options}
 
 
 def _cells(row: TableRow, table: Table, unit: Unit) -> dict[str, str]:
@@ -139,6 +141,8 @@ def _cells(row: TableRow, table: Table, unit: Unit) -> dict[str, str]:
         "client tasks": stat_text(row.tasks),
         "mean staleness": stat_text(row.staleness),
         "idle (%)": stat_text(row.idle, 100.0),
+        "clients at once": stat_text(row.at_once),
+        "sent (MB)": stat_text(row.bytes, 1e-6),
     }
 
 

@@ -9,7 +9,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.report.activity import Activity, read_activity
 from offbeat.report.headline import Headline, no_time_text, time_headline, value_headline
-from offbeat.report.labels import Label, group_by_label
+from offbeat.report.labels import Label, LabelledRuns, group_by_label
 from offbeat.report.records import Evaluations, Rows, choose_metric, clock_name, read_evaluations
 from offbeat.report.relative_times import SAME, Bound, TimeRatio, mostly_reached, time_ratio
 from offbeat.report.statistics import BySeed, Difference, Stat, paired_difference, stat
@@ -29,6 +29,7 @@ class TableRow:
         name: The label without options.
         options: Value, as text, of each option that tells it from others of its name, by dotted key.
         seeds: Number of its runs.
+        diverged: Number of its runs whose training has diverged.
         best: Best value of the metric in each seed.
         final: Value of the metric in the last evaluation of each seed, without those where it is undefined.
         time: Seconds until the target, over the seeds that got there.
@@ -43,6 +44,8 @@ class TableRow:
         tasks: Updates that arrived.
         staleness: Mean staleness of a run's updates that arrived, in versions.
         idle: Share of the clients' time in the fleet that they did not train.
+        at_once: Largest number of clients that trained at the same time.
+        bytes: Bytes sent in both directions.
         best_difference: Of the best value from that of the baseline; None for the baseline, too.
         final_difference: Of the final value.
         time_difference: Of the seconds until the target.
@@ -52,6 +55,7 @@ class TableRow:
     name: str
     options: Mapping[str, str]
     seeds: int
+    diverged: int
     best: Stat | None
     final: Stat | None
     time: Stat | None
@@ -64,6 +68,8 @@ class TableRow:
     tasks: Stat | None
     staleness: Stat | None
     idle: Stat | None
+    at_once: Stat | None
+    bytes: Stat | None
     best_difference: Difference | None
     final_difference: Difference | None
     time_difference: Difference | None
@@ -73,8 +79,8 @@ class TableRow:
 class Table:
     """A comparison of labels: its rows, their metric, the baseline, notes for the reader.
 
-    The headline says which label is first, and whether that is beyond the noise; `first` is the label that
-    was first to the target. None means that the labels cannot be compared.
+    The headline says which label is first, and whether that is beyond the noise. `first` are the labels that
+    were first to the target: one, those that tie, or none where the labels cannot be compared.
     """
 
     rows: tuple[TableRow, ...]
@@ -83,7 +89,7 @@ class Table:
     target: float | None
     notes: tuple[str, ...]
     headline: str | None = None
-    first: str | None = None
+    first: tuple[str, ...] = ()
 
     @property
     def options(self) -> list[str]:
@@ -152,7 +158,7 @@ def make_table(
     activities = activities or read_activities(runs)
     measured = {label: _measure(runs[label], rows, measure, target) for label, rows in evaluations.items()}
     rows = tuple(
-        _row(group.label, activities[group.label.text], measured[group.label.text], measured[base])
+        _row(group, activities[group.label.text], measured[group.label.text], measured[base])
         for group in groups
     )
     notes = (
@@ -160,8 +166,10 @@ def make_table(
         *_seed_notes(runs, base),
         *_run_notes(runs),
     )
-    headline = _headline(runs, measured, measure, target, _unit(rows))
-    text, first = (None, None) if headline is None else (headline.text, headline.first)
+    # A label that has diverged has no place among the others, and does not keep them from theirs.
+    stayed = {row.label: runs[row.label] for row in rows if not row.diverged}
+    headline = _headline(stayed, {label: measured[label] for label in stayed}, measure, target, _unit(rows))
+    text, first = (None, ()) if headline is None else (headline.text, headline.first)
     return Table(rows, measure, base, target, notes, text, first)
 
 
@@ -195,13 +203,16 @@ def _measure(
     )
 
 
-def _row(label: Label, activities: Sequence[Activity], measured: _Measured, base: _Measured) -> TableRow:
-    relative = _relative(measured, base)
+def _row(
+    group: LabelledRuns, activities: Sequence[Activity], measured: _Measured, base: _Measured
+) -> TableRow:
+    label, relative = group.label, _relative(measured, base)
     return TableRow(
         label=label.text,
         name=label.name,
         options=label.options,
         seeds=len(measured.time),
+        diverged=sum(run.diverged for run in group.runs),
         best=stat(list(measured.best.values())),
         final=stat(list(measured.final.values())),
         time=stat(list(measured.time.values())),
@@ -214,6 +225,8 @@ def _row(label: Label, activities: Sequence[Activity], measured: _Measured, base
         tasks=stat([float(activity.arrived) for activity in activities]),
         staleness=stat([activity.mean_staleness for activity in activities]),
         idle=stat([activity.idle_share for activity in activities]),
+        at_once=stat([float(activity.at_once) for activity in activities]),
+        bytes=stat([float(activity.bytes) for activity in activities]),
         best_difference=None if measured is base else paired_difference(measured.best, base.best),
         final_difference=None if measured is base else paired_difference(measured.final, base.final),
         time_difference=None if measured is base else paired_difference(measured.time, base.time),
@@ -343,11 +356,15 @@ def _seed_notes(groups: Mapping[str, Sequence[RunRecord]], baseline: str) -> lis
 
 def _run_notes(groups: Mapping[str, Sequence[RunRecord]]) -> list[str]:
     notes = [
-        f"{run.label}, seed {run.seed}, is {run.status}: its numbers are of the part that ran."
+        f"{run.label}, seed {run.seed}, {_state(run)}: its numbers are of the part that ran."
         for runs in groups.values()
         for run in runs
-        if run.status != "finished"
+        if run.status != "finished" or run.diverged
     ]
     if len({tuple(run.seed for run in runs) for runs in groups.values()}) > 1:
         notes.append("The labels were not run with the same seeds.")
     return notes
+
+
+def _state(run: RunRecord) -> str:
+    return "has diverged" if run.diverged else f"is {run.status}"

@@ -13,7 +13,7 @@ from offbeat.report.statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
 from offbeat.runs.csv_text import csv_text
 
-_STATS = ("best", "final", "time", "versions", "tasks", "staleness", "idle")
+_STATS = ("best", "final", "time", "versions", "tasks", "staleness", "idle", "at_once", "bytes")
 _DIFFERENCES = ("best_difference", "final_difference", "time_difference")
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{",
@@ -107,7 +107,12 @@ def write_table(table: Table, path: str | Path) -> Path:
 def _record(row: TableRow, table: Table) -> dict[str, object]:
     cells: dict[str, object] = {"label": row.label, "name": row.name}
     cells |= {key: row.options.get(key) for key in table.options}
-    cells |= {"seeds": row.seeds, "metric": table.measure.name, "target": table.target}
+    cells |= {
+        "seeds": row.seeds,
+        "diverged": row.diverged,
+        "metric": table.measure.name,
+        "target": table.target,
+    }
     cells |= {"reached": row.reached, "time_beyond": None if table.target is None else row.beyond}
     cells |= {"baseline": table.baseline, "relative": row.relative, "relative_std": row.relative_std}
     cells |= {"relative_bound": row.relative_bound or None}

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert, structs
 
-from offbeat.core.errors import UsageError, reason_of
+from offbeat.core.errors import UsageError, has_diverged, reason_of
 from offbeat.core.journal import Row, expand
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table
@@ -87,7 +87,7 @@ class RunRecord(Presentation):
         label: Name of the run in tables and figures.
         seed: The run's seed.
         clients: Number of clients.
-        status: "running", "interrupted", "failed" or "finished".
+        status: "running", "interrupted", "failed", "diverged" or "finished".
         stop_reason: Why the run ended.
         duration: Seconds of the run's clock until its end, or its last checkpoint.
         recipe: The recipe of the run, if any.
@@ -114,6 +114,11 @@ class RunRecord(Presentation):
     def higher_is_better(self) -> dict[str, bool]:
         """Whether more is better of the metrics of which the run's learner said so, by name."""
         return dict(self.meta.get("higher_is_better", {}))
+
+    @property
+    def diverged(self) -> bool:
+        """Whether its training has diverged: a loss was not finite, or the guard has ended the run."""
+        return self.status == "diverged" or has_diverged(self.stop_reason)
 
     @property
     def processors(self) -> tuple[str, ...]:

@@ -356,14 +356,14 @@ class RunStore:
             # A database in this mode can be read on a read-only file system.
             self._database.execute("PRAGMA journal_mode = DELETE")
 
-    def abandon(self, status: str) -> None:
-        """Close the run at its last checkpoint with a status, "interrupted" or "failed".
+    def abandon(self, status: str, reason: str | None = None) -> None:
+        """Close the run at its last checkpoint with a status, "interrupted", "diverged" or "failed".
 
         Where the status cannot be written (a full disk), it stays "running": the run can still be resumed,
         and the first error is the one to report.
         """
         with suppress(RunError):
-            self.set_meta({"status": status})
+            self.set_meta({"status": status, "stop_reason": reason})
         self.close()
 
     def close(self) -> None:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from offbeat.callbacks.callback_list import CallbackList
+from offbeat.core.errors import DivergedError
 from offbeat.core.model import Model
 from offbeat.runs.store import RunStore
 from offbeat.sim.backend import LiveBackend
@@ -57,5 +58,11 @@ def run_to_end(
         return backend.completed().to("cpu")
     except BaseException as error:
         if store:
-            store.abandon("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            match error:
+                case KeyboardInterrupt():
+                    store.abandon("interrupted")
+                case DivergedError():
+                    store.abandon("diverged", str(error))
+                case _:
+                    store.abandon("failed")
         raise

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+from offbeat.core.errors import has_diverged
 from offbeat.core.events import ClientId
 from offbeat.core.journal import Row, expand
 from offbeat.core.model import Model, Tensors
@@ -71,6 +72,11 @@ class Run(Presentation):
     def seed(self) -> int:
         """The run's seed."""
         return self.source.seed
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the guard has ended the run because its training diverged."""
+        return has_diverged(self.stop_reason)
 
     @property
     def clients(self) -> int:

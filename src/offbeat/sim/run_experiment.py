@@ -128,7 +128,7 @@ def resume_experiment(
                 if record.status == "finished":
                     store.go_on(limits, evaluations)
                     record = read_run(directory)
-                store.set_meta({"status": "running", **limits})
+                store.set_meta({"status": "running", "stop_reason": None, **limits})
             except BaseException:
                 store.close()
                 raise
