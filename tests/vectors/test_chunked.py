@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("cores", [1, 2, 3, 8, 1000])
 @pytest.mark.parametrize("size", [0, 1, chunked.CHUNK, chunked.CHUNK + 1, SIZE])
 def test_every_piece_once_and_the_same_ones(cores: int, size: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunked, "_cores", lambda: cores)
+    monkeypatch.setattr(chunked, "usable_cores", lambda: cores)
     numbers, seen, lock = torch.arange(size), list[tuple[int, int]](), Lock()
 
     def note(piece: torch.Tensor) -> None:
@@ -34,7 +34,7 @@ def test_every_piece_once_and_the_same_ones(cores: int, size: int, monkeypatch: 
 
 
 def test_long_vectors_are_shared_and_others_are_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunked, "_cores", lambda: 2)
+    monkeypatch.setattr(chunked, "usable_cores", lambda: 2)
 
     def threads(size: int) -> set[int]:
         seen = set[int]()
@@ -48,7 +48,7 @@ def test_long_vectors_are_shared_and_others_are_not(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_error_comes_out(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(chunked, "_cores", lambda: 2)
+    monkeypatch.setattr(chunked, "usable_cores", lambda: 2)
 
     def fail(piece: torch.Tensor) -> None:
         if piece[-1] == SIZE - 1:
@@ -66,7 +66,7 @@ def test_an_error_comes_out(monkeypatch: pytest.MonkeyPatch):
 )  # fmt: skip
 def test_the_number_of_cores_changes_no_bit(algorithm: ob.Algorithm, monkeypatch: pytest.MonkeyPatch):
     def bits(cores: int) -> bytes:
-        monkeypatch.setattr(chunked, "_cores", lambda: cores)
+        monkeypatch.setattr(chunked, "usable_cores", lambda: cores)
         generator = torch.Generator().manual_seed(0)
         start = Model(
             Layout.flat(SIZE), torch.randn(SIZE, generator=generator), torch.zeros(0, dtype=torch.int64)

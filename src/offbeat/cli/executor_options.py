@@ -1,12 +1,12 @@
 """Options of every command that simulates: the executor and its memory."""
 
-import os
 import re
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from offbeat.core.errors import UsageError
+from offbeat.cores import usable_cores
 
 if TYPE_CHECKING:
     from offbeat.sim.execution import Execution
@@ -77,9 +77,9 @@ def execution(
 
 
 def count_of(option: str, text: str, least: int = 1) -> int:
-    """A number of processes, `least` or more; all processors for auto."""
+    """A number of processes, `least` or more; auto means as many as this process may use cores."""
     if text == "auto":
-        return os.cpu_count() or 1
+        return usable_cores()
     # The length is checked first: Python refuses to read a number of some thousand digits.
     if text.isdecimal() and len(text) <= 9 and least <= int(text) <= _MOST_PROCESSES:
         return int(text)

@@ -1,12 +1,12 @@
 """Long vectors chunk by chunk and on every core, with the bits that one core gives."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
 
+from offbeat.cores import usable_cores
 from offbeat.vectors.pool import POOL
 
 CHUNK = 2**16  # elements; those of several vectors fit in a cache
@@ -53,7 +53,7 @@ def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:
         body(*vectors)
         return
     starts = range(0, size, CHUNK)
-    threads = min(_cores(), len(starts)) if size >= LONG and torch.get_num_threads() == 1 else 1
+    threads = min(usable_cores(), len(starts)) if size >= LONG and torch.get_num_threads() == 1 else 1
 
     def share(number: int) -> None:
         for i in starts[number * len(starts) // threads : (number + 1) * len(starts) // threads]:
@@ -65,8 +65,3 @@ def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:
     with ThreadPoolExecutor(threads) as pool:
         # Listing the results raises the error of a thread.
         list(pool.map(share, range(threads)))
-
-
-def _cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
