@@ -27,6 +27,20 @@ _LARGEST = 2**64
 _MISREAD = re.compile(r"[-+]?(0[0-9_]+$|.*:)")
 
 
+def user_path(given: str | Path) -> Path:
+    """The path that a user gave, in which a first part ~ or ~NAME is a home directory.
+
+    A shell replaces it in most places, but not in --out=~/runs, in a recipe or in Python.
+
+    Raises:
+        UsageError: There is no such user.
+    """
+    try:
+        return Path(given).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{given}: there is no such home directory; give the whole path") from None
+
+
 def read_text(path: Path, most: int = MOST_TEXT, *, encoding: str = "utf-8") -> str:
     """Read a text file.
 
@@ -44,7 +58,9 @@ def read_text(path: Path, most: int = MOST_TEXT, *, encoding: str = "utf-8") -> 
 
 def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
     """Read a small file, and wait for no pipe; arguments and errors as of `read_text`."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    descriptor = os.open(
+        user_path(path), os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    )
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):

@@ -752,3 +752,15 @@ def test_a_run_that_the_guard_ends_says_in_python_that_it_diverged(recipe: str) 
     assert not run_recipe(load_recipe(recipe), out=None).diverged
     with pytest.raises(ob.DivergedError):
         run_recipe(load_recipe("wild.yaml", sets=["algorithm=boom"]), out=None)
+
+
+def test_a_tilde_in_an_option_is_the_home_directory(
+    offbeat: Any, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A shell replaces it in `-o ~/run`, and not in `--out=~/run`."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert offbeat("run", recipe, "--out=~/run").code == 0
+    assert offbeat("report", "~/run", "--output=~/page.html", "--table=~/a.md", "--table=~/b.csv").code == 0
+    found = [path.name for path in (tmp_path / "home").iterdir()]
+    assert {"a.md", "b.csv", "page.html", "run"} <= set(found)
+    assert not (tmp_path / "~").exists()

@@ -155,7 +155,7 @@ def _check_same_checkpoint(path: Path, before: tuple[Any, ...] | None) -> None:
 def _copy_database(source: sqlite3.Connection, target: Path) -> None:
     """Copy the database as the connection's transaction sees it."""
     make_new(target).close()
-    with closing(sqlite3.connect(target)) as copy:
+    with closing(sqlite3.connect(target.absolute())) as copy:
         source.backup(copy)
         # A database in this mode is one file, and can be read where nothing can be written.
         copy.execute("PRAGMA journal_mode = DELETE")
@@ -204,7 +204,7 @@ def _copy_secrets(
     kept = {version for (version,) in source.execute(query, (first,))}
     make_new(target / SECRETS).close()
     with reading(path), closing(open_database(path)) as secrets:
-        copy = sqlite3.connect(target / SECRETS)
+        copy = sqlite3.connect((target / SECRETS).absolute())
         with closing(copy):
             secrets.backup(copy)
             return _withdraw(copy, kept)

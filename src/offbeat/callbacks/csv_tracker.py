@@ -8,6 +8,7 @@ from typing import Any
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import Ending, RunTracker, no_directory, values
 from offbeat.core.validation import checked_dataclass
+from offbeat.documents import user_path
 from offbeat.runs.csv_text import csv_text
 from offbeat.runs.own_files import open_own, write_own
 from offbeat.runs.schema import Metric
@@ -37,7 +38,7 @@ class CSVTracker(RunTracker):
                 raise no_directory("path")
             return CSVFile(run.directory / FILE, run.past)
         named = str(self.path).replace("{label}", run.label).replace("{seed}", str(run.seed))
-        return CSVFile(Path(named), run.past)
+        return CSVFile(user_path(named), run.past)
 
 
 class CSVFile:

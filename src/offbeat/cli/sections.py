@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 from offbeat.cli.keys import KeyGroup, key_rows
 from offbeat.cli.stability import stability_of
 from offbeat.core.errors import UsageError
+from offbeat.documents import user_path
 
 Sections = Mapping[str, Sequence[str]]
 """Titles, and below each parameters of the command's function, or keys of `--set` such as `server.lease`."""
@@ -45,6 +46,12 @@ class Command(TyperCommand):
             if param.name in paths and "" in (value if isinstance(value, list | tuple) else [value]):
                 given = param.opts[0] if param.param_type_name == "option" else param.human_readable_name
                 raise UsageError(f"{given} '' is not allowed: give a path; . is the current directory")
+        for name in paths & ctx.params.keys():
+            match ctx.params[name]:
+                case str() | Path() as value:
+                    ctx.params[name] = user_path(value)
+                case list() | tuple() as values:
+                    ctx.params[name] = [user_path(value) for value in values]
         return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
+from offbeat.documents import user_path
 
 ENVIRONMENT_VARIABLE = "OFFBEAT_DATA"
 
@@ -12,9 +13,9 @@ ENVIRONMENT_VARIABLE = "OFFBEAT_DATA"
 def data_root(root: Path | None = None) -> Path:
     """The data directory: `root`, else the environment's OFFBEAT_DATA, else ~/.cache/offbeat."""
     if root is not None:
-        return Path(root)
+        return user_path(root)
     named = os.environ.get(ENVIRONMENT_VARIABLE)
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "offbeat"
+    return user_path(named) if named else Path.home() / ".cache" / "offbeat"
 
 
 def find_files(dataset: str, folder: Path, names: Sequence[str], *, gz: bool) -> list[Path]:

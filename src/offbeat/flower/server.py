@@ -11,6 +11,7 @@ from flwr.serverapp import ServerApp
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.privacy.refusals import Refusal
+from offbeat.documents import user_path
 from offbeat.experiment import Experiment
 from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
@@ -60,7 +61,7 @@ def serve(
         )
     if experiment.privacy is not None or (experiment.recipe or {}).get("privacy") is not None:
         raise Refusal.FLOWER.error()
-    opened = open_run(experiment, Path(state), options or ServerOptions(), checkpoint_seconds)
+    opened = open_run(experiment, user_path(state), options or ServerOptions(), checkpoint_seconds)
     if isinstance(opened, FinishedRun):
         return opened.reason
     reason = Federation(grid, opened.coordinator, opened.store, opened.evaluate, polling or Polling()).run()
@@ -86,7 +87,7 @@ def server_app(
     """
 
     def main(grid: FlowerGrid, context: Context) -> None:
-        directory = Path(str(context.run_config.get("offbeat-state", state)))
+        directory = user_path(str(context.run_config.get("offbeat-state", state)))
         serve(grid, experiment(), directory, options=options, polling=polling)
 
     app = ServerApp()

@@ -17,6 +17,7 @@ from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 from offbeat.core.module_tensors import unwrapped
+from offbeat.documents import user_path
 from offbeat.inference.model_card import model_card, write_card
 from offbeat.inference.trained import TrainedModule, trained_module
 from offbeat.runs.damage import reading
@@ -79,7 +80,7 @@ def export(
         UsageError: The run has no such version, its module cannot be made or exported, the suffix is
             unknown, or the file cannot be written.
     """
-    path = Path(file)
+    path = user_path(file)
     write = _WRITERS.get(path.suffix)
     if write is None:
         known = ", ".join(_WRITERS)

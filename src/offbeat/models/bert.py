@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from offbeat.core.extras import requires_extra
+from offbeat.documents import user_path
 from offbeat.models.textcnn import check_tokens
 
 
@@ -57,7 +58,7 @@ class BertClassifier(nn.Module):
             self.bert = BertForSequenceClassification(config)
         else:
             self.bert = BertForSequenceClassification.from_pretrained(
-                weights, local_files_only=True, **common
+                user_path(weights), local_files_only=True, **common
             )
         if lora is not None:
             with requires_extra("hf", "model 'bert' with lora: "):

@@ -20,7 +20,7 @@ from offbeat.core.validation import (
     format_error,
     most_relevant,
 )
-from offbeat.documents import parse_yaml, read_text
+from offbeat.documents import parse_yaml, read_text, user_path
 from offbeat.recipes.hints import keys_allowed, places_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_label_trace, inline_trace, resolve_trace_path
@@ -190,7 +190,7 @@ def _validated(document: Any, source: str) -> Recipe:
 
 def _read(name: str) -> tuple[Path, dict[str, Any]]:
     """Find a recipe, a file or a built-in one, and read its raw mapping."""
-    path, known = Path(name), built_in()
+    path, known = user_path(name), built_in()
     if not path.is_file():
         if path.is_dir() and name not in known:
             raise UsageError(f"recipe {name} is a directory: give the recipe's file")

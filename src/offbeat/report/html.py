@@ -16,6 +16,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from offbeat.core.metric_names import NamedMetric
+from offbeat.documents import user_path
 from offbeat.report.claims import claims_of_run, finding_rows, findings
 from offbeat.report.clients import client_table, client_values, each_client
 from offbeat.report.curves import AXES, CURVES_WITH_BANDS, make_curves
@@ -110,7 +111,7 @@ def write_html(
         "privacy": privacy_figure(spent, styles) if spent else None,
         "participation": _panels(participation_panels(groups, activities), styles, "client"),
     }
-    out = Path(out)
+    out = user_path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     page = _TEMPLATES.get_template("report.html").stream(
         title=title,

@@ -12,6 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from offbeat.core.metric_names import NamedMetric, is_statistic
+from offbeat.documents import user_path
 from offbeat.report import curves
 from offbeat.report.clients import ClientValues, client_values
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save, wrapped
@@ -58,7 +59,7 @@ def write_figures(
     Raises:
         UsageError: As `make_table` does.
     """
-    directory = Path(directory)
+    directory = user_path(directory)
     groups = group_runs(records)
     activities = read_activities(groups)
     evaluations = read_evaluations(groups)

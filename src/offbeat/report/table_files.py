@@ -8,6 +8,7 @@ from typing import Any
 
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
+from offbeat.documents import user_path
 from offbeat.report.render import Cells, difference_cells, to_cells
 from offbeat.report.statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
@@ -97,7 +98,7 @@ def write_table(table: Table, path: str | Path) -> Path:
     Raises:
         UsageError: The name ends otherwise.
     """
-    path = Path(path)
+    path = user_path(path)
     text = table_format(path)(table)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -46,7 +46,7 @@ def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> s
     """
     check_files(path, write=write)
     if write:
-        return _connect(str(path), timeout)
+        return _connect(str(path.absolute()), timeout)
     _finish_rollback(path)
     file = path.resolve()
     try:
@@ -79,7 +79,10 @@ def _copied(files: list[Path]) -> sqlite3.Connection:
 
 
 def _connect(name: str, timeout: float = 5.0) -> sqlite3.Connection:
-    """Connect to a file, or to what an URI names, and check its schema."""
+    """Connect to a file by its absolute path, or to what an URI names, and check its schema.
+
+    SQLite may take a relative path that begins with "file:" for an URI.
+    """
     uri = name.startswith("file:")
     database = sqlite3.connect(name, uri=uri, timeout=timeout, check_same_thread=False)
     try:

@@ -6,6 +6,7 @@ from offbeat.core.errors import DamageError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import found_by_name
+from offbeat.documents import user_path
 from offbeat.runs.files import read_tensors
 from offbeat.runs.schema import MODEL
 
@@ -29,7 +30,7 @@ def start_from(layout: Layout, initial: Initial) -> Model:
     """
     if isinstance(initial, Model):
         return fitted(layout, initial.state_dict(), "initial = the model given")
-    path = Path(initial)
+    path = user_path(initial)
     path = path / MODEL if path.is_dir() else path
     try:
         tensors = read_tensors(path)

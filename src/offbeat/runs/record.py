@@ -15,6 +15,7 @@ from msgspec import ValidationError, convert, structs
 
 from offbeat.core.errors import UsageError, has_diverged, reason_of
 from offbeat.core.journal import Row, expand
+from offbeat.documents import user_path
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table
 from offbeat.runs.columns import (
@@ -338,7 +339,7 @@ def read_run(directory: str | Path) -> RunRecord:
             know.
         DamageError: The run's database is damaged.
     """
-    directory = Path(directory)
+    directory = user_path(directory)
     database = directory / DATABASE
     if not holds_run(directory):
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
@@ -365,7 +366,7 @@ def read_run(directory: str | Path) -> RunRecord:
 
 def find_runs(directory: str | Path) -> list[RunRecord]:
     """Read every run in a directory and below it. Raises `UsageError` if there is none."""
-    directory = Path(directory)
+    directory = user_path(directory)
     found = sorted(path.parent for path in directory.rglob(DATABASE)) if directory.is_dir() else []
     if not found:
         if holds_run(directory):

@@ -65,7 +65,9 @@ class HelperFile:
             sync_directory(path.parent)
         except OSError as error:
             raise UsageError(f"{path} cannot be written: {reason_of(error)}") from None
-        self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        self._database = sqlite3.connect(
+            path.absolute(), timeout=0, isolation_level=None, check_same_thread=False
+        )
         try:
             self._open()
         except BaseException:

@@ -16,6 +16,7 @@ from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
 from offbeat.core.privacy.releases import recorded_noise_rule
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
+from offbeat.documents import user_path
 from offbeat.experiment import Experiment
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.runs.best import BestModel
@@ -59,7 +60,7 @@ def simulate_experiment(
             started(planned.learner, experiment.algorithm.objective, execution) as trainer,
             deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
         ):
-            store, directory, meta = None, None if out is None else Path(out), dict[str, Any]()
+            store, directory, meta = None, None if out is None else user_path(out), dict[str, Any]()
             if directory is not None or calls:
                 meta = planned.prepared.metadata() | {"batched": execution.batched}
             if directory is not None:
@@ -97,7 +98,7 @@ def resume_experiment(
     refuse_while_main_is_imported()
     check_watcher(watch)
     calls = CallbackList(callbacks)
-    directory = Path(directory)
+    directory = user_path(directory)
     record = read_run(directory)
     check_simulated(record)
     algorithm = with_rule(experiment.algorithm, recorded_schedule_rule(record.entry("algorithm")))

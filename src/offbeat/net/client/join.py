@@ -12,6 +12,7 @@ from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import ClientId
 from offbeat.core.model import Tensors
+from offbeat.documents import user_path
 from offbeat.local.examples_privacy import ExamplesPrivacy, check_delta
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
@@ -111,12 +112,12 @@ async def join(
         # The check comes before any connection: its message to a server would give the number of examples.
         check_delta(examples_privacy, site.samples)
     own_name = connect.site if isinstance(connect, OfSite) else None
-    store = SiteStore(None if state is None else Path(state), own_name, accept)
+    store = SiteStore(None if state is None else user_path(state), own_name, accept)
     examples = None
     if examples_privacy is not None and state is not None:
         try:
             # Until this process held the directory, another one may have charged.
-            examples = ExamplesLedger(examples_privacy, Path(state))
+            examples = ExamplesLedger(examples_privacy, user_path(state))
         except BaseException:
             store.close()
             raise
@@ -138,7 +139,7 @@ def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
     """
     if callable(target):
         return target
-    path = Path(target)
+    path = user_path(target)
     why = why_unwritable(path.parent)
     if path.suffix != ".safetensors" or path.is_dir():
         why = "give a name that ends in .safetensors, in a directory that is there"

@@ -8,6 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace as replace_struct
 
 from offbeat.core.errors import UsageError
+from offbeat.documents import user_path
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.client.connector import ServerConnector
 from offbeat.net.kit import Kit, KitFile
@@ -85,4 +86,4 @@ def kit_connector(kit: str | Path, address: str | None = None, proxy: str | None
     Raises:
         UsageError: The kit cannot be used, or the proxy.
     """
-    return KitConnector(KitFile(Path(kit)), address, proxy=proxy)
+    return KitConnector(KitFile(user_path(kit)), address, proxy=proxy)

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from offbeat.core.errors import RunError, UsageError, reason_of
+from offbeat.documents import user_path
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.connector import connector
@@ -60,7 +61,7 @@ async def help_run(
         RunError: The server refuses the helper, or cannot be reached; or its file is damaged.
     """
     connect = connector(server, name if isinstance(server, str) else None, credentials)
-    directory = Path(state)
+    directory = user_path(state)
     try:
         make_directory(directory)
     except OSError as error:

@@ -356,7 +356,7 @@ def copy_checkpoint(directory: Path, mirror: Path) -> None:
         check_files(target, write=True)
         with reading(directory / DATABASE), closing(open_database(directory / DATABASE)) as source:
             os.close(open_own(target))
-            with closing(sqlite3.connect(target)) as copy:
+            with closing(sqlite3.connect(target.absolute())) as copy:
                 source.backup(copy)
                 if target != path:  # then it is one file, which can be renamed
                     copy.execute("PRAGMA journal_mode = DELETE")

@@ -13,6 +13,7 @@ from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList
 from offbeat.core.errors import UsageError
 from offbeat.core.learner import NoTraining
+from offbeat.documents import user_path
 from offbeat.experiment import Experiment
 from offbeat.net.audit import AuditLog
 from offbeat.net.auth.credentials import ServerCredentials
@@ -89,9 +90,9 @@ def serve(
         raise UsageError("credentials and limits are for an address: leave them out with another transport")
 
     def opened() -> Service | FinishedService:
-        beside = None if mirror is None else Path(mirror)
+        beside = None if mirror is None else user_path(mirror)
         tells = clock or SystemClock()
-        run = open_run(experiment, Path(state), options, checkpoint_seconds, audit=audit, mirror=beside)
+        run = open_run(experiment, user_path(state), options, checkpoint_seconds, audit=audit, mirror=beside)
         if isinstance(run, FinishedRun):
             audit.close()
             return FinishedService(run, tells, linger)
