@@ -1,5 +1,6 @@
 """Trackers of simulated runs, which fail and are resumed."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,31 @@ def test_a_run_that_was_told_evaluations_twice_has_each_once(tmp_path: Path, che
     assert scalars(events(failed / "tensorboard")) == scalars(events(whole / "tensorboard"))
     found = [(float(row["t"]), int(row["tasks"]), float(row["loss"])) for row in rows(whole / "metrics.csv")]
     assert found == [(row["t"], row["tasks"], row["loss"]) for row in run.metrics]
+
+
+def test_a_resumption_without_the_callbacks_of_the_run_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    learner = digits()
+
+    def lines() -> list[str]:
+        found = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        caplog.clear()
+        return found
+
+    def failed(name: str) -> Path:
+        with pytest.raises(ob.RunError, match="no space left"):
+            ob.simulate(
+                ALGORITHM, WORLD, learner, until=UNTIL, out=tmp_path / name, callbacks=[CSVTracker(), Fails()]
+            )
+        return tmp_path / name
+
+    dropped, meant = failed("dropped"), failed("meant")
+    assert not lines()
+    ob.resume(dropped, ALGORITHM, WORLD, learner, until=UNTIL)
+    (line,) = lines()
+    assert "the run goes on without its callbacks ['CSVTracker', 'Fails']" in line
+    assert "give resume callbacks=" in line
+    ob.resume(dropped, ALGORITHM, WORLD, learner, until=UNTIL)
+    ob.resume(meant, ALGORITHM, WORLD, learner, until=UNTIL, callbacks=[])
+    assert not lines(), "a run that had ended, and callbacks that are left out on purpose"

@@ -72,6 +72,11 @@ class CallbackList:
         """Whether there are any."""
         return bool(self._callbacks)
 
+    @property
+    def names(self) -> list[str]:
+        """Their classes."""
+        return [type(callback).__name__ for callback in self._callbacks]
+
     def on_start(self) -> None:
         """The run starts. Raises `OffbeatError` where a callback does; so do the methods that follow."""
         self._call("on_start")

@@ -1,6 +1,7 @@
 """A run of an experiment in the simulator, from its start or from its last checkpoint."""
 
 import json
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
@@ -40,6 +41,8 @@ from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.simulation import Recorder, Simulation
 from offbeat.world.world import World
 
+log = logging.getLogger(__name__)
+
 
 def simulate_experiment(
     experiment: Experiment,
@@ -63,6 +66,7 @@ def simulate_experiment(
             store, directory, meta = None, None if out is None else user_path(out), dict[str, Any]()
             if directory is not None or calls:
                 meta = planned.prepared.metadata() | {"batched": execution.batched}
+                meta |= {"callbacks": calls.names} if calls else {}
             if directory is not None:
                 names = {"client_names": [*planned.client_names.values()]} if planned.client_names else {}
                 store = RunStore.create(directory, meta | planned.described | names, _client_rows(planned))
@@ -89,7 +93,7 @@ def resume_experiment(
     execution: Execution = HERE,
     *,
     watch: Watcher | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | None = (),
 ) -> Run:
     """Resume an experiment's run under the recorded seed; arguments as of `offbeat.resume`.
 
@@ -97,7 +101,7 @@ def resume_experiment(
     """
     refuse_while_main_is_imported()
     check_watcher(watch)
-    calls = CallbackList(callbacks)
+    calls = CallbackList(callbacks or ())
     directory = user_path(directory)
     record = read_run(directory)
     check_simulated(record)
@@ -110,6 +114,12 @@ def resume_experiment(
     if _stays_ended(record, planned):
         return _finished(record, planned)
     _check_executor(record, execution)
+    if callbacks is None and (dropped := record.meta.get("callbacks")):
+        log.warning(
+            "%s: the run goes on without its callbacks %.200s, which are told nothing from here on: give "
+            "resume callbacks=[…], or callbacks=[] where that is meant",
+            directory, ascii(dropped),
+        )  # fmt: skip
     with calls.exceptions():
         with started(planned.learner, algorithm.objective, execution) as trainer:
             # Reopening takes the lock: from here on no other process may write.

@@ -109,7 +109,7 @@ def resume(
     initial: Initial | None = None,
     guard: Guard | None = Guard(),
     privacy: Privacy | None = None,
-    callbacks: Sequence[Callback] = (),
+    callbacks: Sequence[Callback] | None = None,
     keep_checkpoint: bool = True,
 ) -> Run:
     """Resume a run from its last checkpoint, with the arguments with which it was started.
@@ -134,7 +134,7 @@ def resume(
         guard: The guard that the run was started with.
         privacy: The options of privacy that the run was started with.
         callbacks: Objects that are called while the run continues. They are not called if it does not
-            continue.
+            continue. None means none, and the log says which ones the run had.
         keep_checkpoint: As for `simulate`.
 
     Returns:
