@@ -21,6 +21,7 @@ the user's own gets both as they come.
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +33,7 @@ from torch.nn import functional
 from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Batch
 from offbeat.local.losses import Loss
+from offbeat.local.misread_scores import ScoreWatch
 from offbeat.local.targets import (
     TargetKind,
     all_ignored,
@@ -77,12 +79,15 @@ class Criterion:
         """Whether the loss is one of probabilities, so that the scores are no logits."""
         return self.loss is functional.binary_cross_entropy or isinstance(self.loss, nn.BCELoss)
 
-    def train(self, module: nn.Module, batch: Batch) -> Tensor:
-        """The loss of a batch in training."""
+    def train(self, module: nn.Module, batch: Batch, watch: ScoreWatch | None = None) -> Tensor:
+        """The loss of a batch in training; `watch` looks at what the loss is called with."""
         if self.step is not None:
-            return self.step(module, batch)
+            with nullcontext() if watch is None else watch.of(_target(batch), in_step=True):
+                return self.step(module, batch)
         x, target = split(batch)
-        return self._loss(call(module, x), target)
+        output = call(module, x)
+        with nullcontext() if watch is None else watch.of(target):
+            return self._loss(output, target)
 
     def score(self, module: nn.Module, batch: Batch) -> "Scored":
         """Evaluate a module, in evaluation mode, on a batch."""
@@ -197,6 +202,11 @@ def split(batch: Batch) -> tuple[Any, Any]:
                 f"a batch of {told} is neither (x, y) nor a mapping nor a tensor: give step(module, batch) "
                 "and evaluate(module, batch), or a collate that makes one of these"
             )
+
+
+def _target(batch: Batch) -> Any:
+    """The target of a batch for a step; None where it has another form."""
+    return batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
 
 
 def call(module: nn.Module, x: Any) -> Any:

@@ -18,6 +18,7 @@ from offbeat.local.criterion import Criterion
 from offbeat.local.device import DeviceState
 from offbeat.local.errors import reading
 from offbeat.local.evaluation import evaluate
+from offbeat.local.logged_once import LoggedOnce
 from offbeat.local.seeding import evaluation_seeded
 from offbeat.local.training import Training
 from offbeat.metrics.metrics_by_name import Wanted
@@ -32,12 +33,14 @@ class DataEvaluation:
         training: Device, precision and batch size of evaluations.
         criterion: The loss of a batch.
         metrics: The metrics beside the loss, as `TorchLearner` has them.
+        warnings: Takes what is to be known of the metrics.
     """
 
     data: FederatedData
     training: Training
     criterion: Criterion
     metrics: Wanted | None
+    warnings: LoggedOnce
 
     def on_test_set(self, ready: DeviceState, model: Model) -> Metrics:
         """Evaluate a model on the test set. Raises `UsageError` where there is none."""
@@ -90,7 +93,7 @@ class DataEvaluation:
         found = ((len(part), partial(batch, part)) for part in parts)
         seeded = evaluation_seeded(training.device, own_code=ready.own_code)
         with seeded, torch.inference_mode(), training.autocast():
-            return evaluate(bench.module, self.criterion, self.metrics, found, whose)
+            return evaluate(bench.module, self.criterion, self.metrics, found, whose, self.warnings)
 
 
 def _targets(samples: Samples, rows: Tensor) -> Tensor | None:

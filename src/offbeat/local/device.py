@@ -15,6 +15,7 @@ from offbeat.data.dataset import Batch, Dataset, Samples, to_device
 from offbeat.local.fast.cuda_graphs import CapturedGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
+from offbeat.local.misread_scores import ScoreWatch
 
 
 def check_device(device: str, option: str = "device") -> None:
@@ -91,9 +92,10 @@ def resident(samples: Dataset, bench: FlatModule, device: str) -> Dataset:
 class DeviceState:
     """A learner's module and train set on its device, and the streams of its last run.
 
-    `seed` is that of the run the module was made for; None means that it serves any. `flow` watches the first
-    task; None means that it is over. `captured` makes gradients by CUDA graphs; None means without.
-    `own_code` says whether code of the user's runs, which may draw from NumPy's and Python's generators.
+    `seed` is that of the run the module was made for; None means that it serves any. `flow` and
+    `scores` watch the first task; None means that it is over. `captured` makes gradients by CUDA graphs; None
+    means without. `own_code` says whether code of the user's runs, which may draw from NumPy's and Python's
+    generators.
     """
 
     bench: FlatModule
@@ -101,6 +103,7 @@ class DeviceState:
     device: str
     seed: int | None
     flow: GradientFlow | None = None
+    scores: ScoreWatch | None = None
     captured: CapturedGradients | None = None
     own_code: bool = True
     _streams: tuple[int, StreamCursor] | None = None

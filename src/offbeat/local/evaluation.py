@@ -13,8 +13,9 @@ from offbeat.data.dataset import Batch, is_finite
 from offbeat.local.criterion import Criterion, Scored
 from offbeat.local.errors import unfit_batch, unlabelled
 from offbeat.local.host_copies import to_host
+from offbeat.local.logged_once import LoggedOnce
 from offbeat.metrics import StreamingMetric, compute_metrics, default_metrics, make_metrics, update_metrics
-from offbeat.metrics.metrics_by_name import Wanted
+from offbeat.metrics.metrics_by_name import Wanted, unclear_classes
 
 HELD = 64 << 20
 """Bytes of scores and targets that wait on a device until they are copied together."""
@@ -29,6 +30,7 @@ def evaluate(
     wanted: Wanted | None,
     batches: Iterable[tuple[int, Read]],
     whose: str,
+    warnings: LoggedOnce,
 ) -> Metrics:
     """Evaluate a module, which is in evaluation mode.
 
@@ -41,6 +43,7 @@ def evaluate(
         wanted: The metrics. None means those of the kind of task.
         batches: Reads batches, each with its number of samples.
         whose: Whose batches they are, for messages.
+        warnings: Takes what is to be known of the metrics.
 
     Returns:
         The mean "loss" over the samples, and the metrics by name.
@@ -49,7 +52,7 @@ def evaluate(
         UsageError: The module cannot take a batch, there is nothing to compute a metric from, or one returns
             no number.
     """
-    reduced = Reduced(wanted, criterion.probabilities)
+    reduced = Reduced(wanted, criterion.probabilities, warnings)
     held, nbytes = list[_Held](), 0
 
     def settle() -> None:
@@ -153,7 +156,8 @@ class Reduced:
     None `wanted` means those of the kind of task, where `probabilities` says that scores are in [0, 1].
     """
 
-    def __init__(self, wanted: Wanted | None, probabilities: bool = False) -> None:
+    def __init__(self, wanted: Wanted | None, probabilities: bool, warnings: LoggedOnce) -> None:
+        self._warnings = warnings
         self._default, self._scored, self._probabilities = wanted is None, False, probabilities
         self._metrics: dict[str, StreamingMetric] | None = None if wanted is None else make_metrics(wanted)
         self._sums: dict[str, float] = {}
@@ -168,13 +172,19 @@ class Reduced:
         self._scored = True
         if self._metrics is None:
             self._metrics = default_metrics(scores, target, probabilities=self._probabilities)
+            if not self._metrics and (why := unclear_classes(scores, target)) is not None:
+                self._warnings.warn(f"evaluations have the loss alone: {why}")
         try:
             update_metrics(self._metrics, scores, target)
-        except UsageError:
+        except UsageError as error:
             if not self._default:
                 raise
             # A later target can show that the task is no classification.
             self._metrics = {}
+            self._warnings.warn(
+                f"evaluations have the loss alone, and leave out {error}; renumber such targets, or choose "
+                "metrics"
+            )
 
     def compute(self) -> Metrics:
         """The numbers by name."""

@@ -1,6 +1,5 @@
 """A learner whose training loop is the user's own."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any
@@ -16,11 +15,11 @@ from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.objective import Objective
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.client_task import ClientTask
+from offbeat.local.logged_once import LoggedOnce
 from offbeat.local.loop_model import Named, model_of
 from offbeat.local.seeding import evaluation_seeded, generators_kept, seeded
 
 Initial = Model | nn.Module | Named | Callable[[], nn.Module | Named]
-log = logging.getLogger(__name__)
 OTHER_FROZEN = (
     "the frozen parameters of the model made here are not those of the run: load the same pretrained "
     "weights, or use the server's version of PyTorch where the seed draws them"
@@ -82,7 +81,7 @@ class LoopLearner:
         self._batch_size, self._drop_last, self._labels = batch_size, drop_last, labels
         self._evaluate, self._evaluate_client = evaluate, evaluate_client
         self.higher_is_better = dict(higher_is_better)
-        self._warned = set[str]()
+        self._warnings = LoggedOnce()
         self._frozen = ""
         self._moved = False
         self.aliases: tuple[tuple[str, str], ...] = ()
@@ -177,7 +176,7 @@ class LoopLearner:
         """
         samples = self.samples(task.client)
         client_task = ClientTask(
-            base, task, objective, inputs, watch, samples, self._batch_size, self._warn, self._check,
+            base, task, objective, inputs, watch, samples, self._batch_size, self._warnings.warn, self._check,
             self._drop_last,
         )  # fmt: skip
         try:
@@ -194,7 +193,7 @@ class LoopLearner:
         result = client_task.result()
         self._moved = self._moved or bool(result.delta.any())
         if not self._moved and client_task.done:
-            self._warn(UNMOVED)
+            self._warnings.warn(UNMOVED)
         return result
 
     def evaluate(self, model: Model) -> Metrics:
@@ -220,8 +219,3 @@ class LoopLearner:
         if self._frozen and frozen_digest(module) != self._frozen:
             raise UsageError(OTHER_FROZEN)
         self._frozen = ""
-
-    def _warn(self, sentence: str) -> None:
-        if sentence not in self._warned:
-            self._warned.add(sentence)
-            log.warning("%s", sentence)

@@ -17,6 +17,7 @@ from offbeat.local.examples_privacy import ExampleGradients
 from offbeat.local.fast.cuda_graphs import CapturedGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow
+from offbeat.local.misread_scores import ScoreWatch
 from offbeat.local.seeding import restore_others, save_others
 from offbeat.local.training import Optimizer, Training
 
@@ -68,6 +69,7 @@ class Session:
         losses: Numbers of this session's steps, and the losses of their parts.
         examples: Makes the steps' gradients, with privacy of examples. None means the plain ones.
         flow: Watches whether gradients reach the parameters, in the first task.
+        scores: Watches what the loss is called with, in the first task.
         captured: Makes the gradients of a plain loss by CUDA graphs. None means without.
         own_code: Whether code of the user's runs, which may draw from NumPy's and Python's generators.
         summed: `total` as a number, once the steps are done.
@@ -90,6 +92,7 @@ class Session:
     losses: list[tuple[int, Tensor]] = field(default_factory=list)
     examples: ExampleGradients | None = None
     flow: GradientFlow | None = None
+    scores: ScoreWatch | None = None
     captured: CapturedGradients | None = None
     own_code: bool = True
     summed: float = 0.0

@@ -155,7 +155,7 @@ def _loss(session: Session, batch: Batch) -> Tensor:
     module = session.bench.module
     try:
         with session.training.autocast():
-            loss = session.criterion.train(module, batch)
+            loss = session.criterion.train(module, batch, session.scores)
     except torch.OutOfMemoryError:
         raise
     except Exception as error:

@@ -46,7 +46,9 @@ from offbeat.local.fast.cuda_graphs import CapturedGradients, capture_on
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
 from offbeat.local.initial_checks import check_data, check_personal, warn_of_single_samples
+from offbeat.local.logged_once import LoggedOnce
 from offbeat.local.losses import Loss
+from offbeat.local.misread_scores import ScoreWatch
 from offbeat.local.objectives import Plain
 from offbeat.local.own_code import is_known, runs_own_code
 from offbeat.local.representation import representing
@@ -115,6 +117,7 @@ class TorchLearner:
         self._root: TorchLearner | None = None
         self._samples = (data.rows.offsets[1:] - data.rows.offsets[:-1]).tolist()
         self._secret: Secret = simulated_secret
+        self._warnings = LoggedOnce()
         check_device(training.device)
         if examples is not None:
             check_examples(examples, training, data)
@@ -405,7 +408,7 @@ class TorchLearner:
             per_epoch = self.steps_per_epoch(task.client)
             session = Session(
                 bench, base, task, inputs, training, self.criterion, per_epoch, objective, optimizer, run,
-                total, batches, scaler, own_code=own_code,
+                total, batches, scaler, own_code=own_code, scores=ready.scores,
             )  # fmt: skip
             if self.examples is None:
                 session.flow, session.captured = ready.flow, ready.captured
@@ -440,6 +443,7 @@ class TorchLearner:
     def _finish(self, session: Session) -> LocalResult:
         if session.watches_gradients:
             self.prepare().flow = None
+        self.prepare().scores = None
         return result_of(session)
 
     @property
@@ -452,7 +456,7 @@ class TorchLearner:
 
     @property
     def _evaluation(self) -> DataEvaluation:
-        return DataEvaluation(self.data, self.training, self.criterion, self.metrics)
+        return DataEvaluation(self.data, self.training, self.criterion, self.metrics, self._warnings)
 
     def evaluate(self, model: Model) -> Metrics:
         """Evaluate a model on the common test set: the mean "loss", and the metrics.
@@ -525,7 +529,14 @@ class TorchLearner:
             captured = CapturedGradients(bench, capture) if capture is not None else None
             own_code = runs_own_code(bench.module, (train, self.data.test), self._functions)
             self._ready = DeviceState(
-                bench, there, device, None if fixed else self._seed, flow, captured, own_code
+                bench,
+                there,
+                device,
+                None if fixed else self._seed,
+                flow,
+                ScoreWatch(self._warnings),
+                captured,
+                own_code,
             )
             self._ready.keep(train, there)
         return self._ready

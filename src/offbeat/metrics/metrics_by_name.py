@@ -100,6 +100,17 @@ def default_metrics(
     return {"accuracy": Accuracy(probabilities=probabilities)}
 
 
+def unclear_classes(scores: Any, target: Any) -> str | None:
+    """Why scores of labels have no default metric; None where they have one, or are no classification."""
+    if not isinstance(scores, Tensor) or not isinstance(target, Tensor) or target.is_floating_point():
+        return None
+    try:
+        kind_of(scores[:1], target[:1])
+    except UsageError as error:
+        return str(error)
+    return None
+
+
 def higher_is_better(name: str, metric: object = None) -> bool:
     """Whether a larger value of a metric is better.
 

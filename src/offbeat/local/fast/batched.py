@@ -363,7 +363,7 @@ def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y
                 parameter.copy_(slots.values[i])
         flow = GradientFlow(module, trained, learner.criterion.loss)
         try:
-            loss = learner.criterion.train(module, batch)
+            loss = learner.criterion.train(module, batch, learner.prepare().scores)
         except Exception as error:
             raise unfit_batch(_CLIENTS, module, "trained", batch, error) from error
         if not loss.requires_grad:

@@ -47,6 +47,7 @@ from offbeat.sim.executors.start_method import (
     spawn_context,
     worker_context,
 )
+from offbeat.sim.executors.worker_log import Line, WorkerLog, log_lines
 
 _UNPICKLABLE = PicklingError, AttributeError, TypeError, RuntimeError, NotImplementedError, RecursionError
 
@@ -99,6 +100,7 @@ class _ProcessPort:
         self._workers: dict[Any, _Worker] = {}
         self._blocks: list[Block] = []
         self._free: list[Block] = []
+        self._logged = set[Line]()
         # Tasks at workers, by the version that they read.
         self._uses: Counter[Version] = Counter()
 
@@ -143,6 +145,7 @@ class _ProcessPort:
             except (EOFError, ConnectionError):
                 events.append(self._crashed(worker))
             else:
+                log_lines(reply.get("logged", ()), self._logged)
                 short = reply.get("out_of_memory")
                 events.append(self._done(worker, reply) if short is None else self._ended(worker, short))
         return events
@@ -234,6 +237,7 @@ def _work(environment: Mapping[str, str], connection: Connection, training: Defe
     # The parent decides what an interruption means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+    logged = WorkerLog()
     inbox: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_listen, args=(connection, inbox), daemon=True).start()
     try:
@@ -265,7 +269,7 @@ def _work(environment: Mapping[str, str], connection: Connection, training: Defe
                 reply["shared"] = result.shared is not None
         except Exception as error:
             reply = failure(error)
-        connection.send(reply)
+        connection.send(reply | {"logged": logged.take()})
 
 
 def _not_there(error: Exception) -> UsageError:

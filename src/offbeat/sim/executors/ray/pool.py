@@ -28,6 +28,7 @@ from offbeat.sim.executors.pool import (
 )
 from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, import_ray
 from offbeat.sim.executors.ray.worker import Packed, RayWorker, packed, tensor, tensors
+from offbeat.sim.executors.worker_log import Line, log_lines
 from offbeat.version import __version__
 
 START_SECONDS = 300.0  # s without any worker
@@ -60,6 +61,7 @@ class _RayPort:
         self._errors: Any = import_module("ray.exceptions")
         # The handles of all actors.
         self._handles: set[Any] = set()
+        self._logged = set[Line]()
         # Handles by the reference of the reply to `hello`.
         self._starting: dict[Any, Any] = {}
         # Tasks by the reference of the reply.
@@ -157,6 +159,7 @@ class _RayPort:
             raise RunError(f"{task} could not be taken to a Ray worker and back:\n{error}") from None
         except self._errors.RayError as error:
             return self._crashed(worker, error)
+        log_lines(reply.get("logged", ()), self._logged)
         if "out_of_memory" in reply:
             self._forget(worker)
             return OutOfMemory(worker, reply["out_of_memory"])

@@ -19,6 +19,7 @@ from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
 from offbeat.sim.executors.pool import arrays, evaluate_for, failure
+from offbeat.sim.executors.worker_log import WorkerLog
 from offbeat.version import __version__
 
 Packed = tuple[bytes, list[Any]]
@@ -31,6 +32,7 @@ class RayWorker:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
+        self._logged = WorkerLog()
         self._made: tuple[Learner, Objective] | None = None
 
     def hello(self, packed: Packed) -> dict[str, Any]:
@@ -53,6 +55,16 @@ class RayWorker:
         client: ClientId | None = None,
     ) -> dict[str, Any]:
         """Train a task, or evaluate without one: on the samples that `client` holds out, if it is given."""
+        return self._reply(task, base, fresh, state, client) | {"logged": self._logged.take()}
+
+    def _reply(
+        self,
+        task: LocalTask | None,
+        base: Vectors,
+        fresh: Vectors | None,
+        state: Mapping[str, Any],
+        client: ClientId | None,
+    ) -> dict[str, Any]:
         assert self._made is not None
         learner, objective = self._made
         inputs = TaskInputs(tensors(state), _model(fresh) if fresh is not None else None)
