@@ -32,6 +32,7 @@ class Mutant:
 
 CORE, GOLDEN, ALGORITHMS = "tests/core", "tests/golden", "tests/algorithms"
 PAPERS = f"{GOLDEN} {ALGORITHMS}"
+COLLAPSE = "tests/net/server/test_collapse.py"
 
 MUTANTS = [
     Mutant(
@@ -701,6 +702,76 @@ MUTANTS = [
         "if (given := getattr(noise.budget, name)) is not None and given > most:",
         "tests/net/client/test_policy.py",
         "a policy with a largest ε refuses a run without a budget",
+    ),
+    Mutant(
+        "core/guard.py",
+        "if len(absurd) == len(own) and not",
+        "if absurd and not",
+        CORE,
+        "a step is refused where its norm and that by its number of updates are absurd",
+    ),
+    Mutant(
+        "core/guard.py",
+        'f"{name} per update": norm / len(updates)}',
+        'f"{name} per update": norm}',
+        CORE,
+        "a step of many clients goes farther than one of a single client",
+    ),
+    Mutant(
+        "net/server/collapse.py",
+        "sorted(list(self.recent)[-WINDOW:])[WINDOW // 2]",
+        "min(list(self.recent)[-WINDOW:])",
+        COLLAPSE,
+        "a gain is of medians, and not of one lucky loss",
+    ),
+    Mutant(
+        "net/server/collapse.py",
+        "counts=self._losses.gained(loss, GROWN))",
+        "counts=True)",
+        COLLAPSE,
+        "a metric gains nothing while the loss is high",
+    ),
+    Mutant(
+        "net/server/collapse.py",
+        "2 * sum(found.values()) > len(found)",
+        "any(found.values())",
+        COLLAPSE,
+        "of several metrics most must have kept their gains",
+    ),
+    Mutant(
+        "net/server/collapse.py",
+        "self._losses.has_lost() and self._slowly_kept() is False",
+        "self._losses.has_lost() and self._slowly_kept() is not True",
+        COLLAPSE,
+        "a loss alone that rises slowly is a warning",
+    ),
+    Mutant(
+        "net/server/collapse.py",
+        " and not name.startswith(CLIENTS)",
+        "",
+        COLLAPSE,
+        "what clients measure excuses nothing",
+    ),
+    Mutant(
+        "world/partitions.py",
+        "rng.dirichlet(self.alpha2 * sizes / sizes.sum(), size=clients)",
+        "rng.dirichlet(np.full(len(sizes), self.alpha2 / len(sizes)), size=clients)",
+        "tests/world/test_partitions.py",
+        "the class shares of a client follow the sizes of the classes",
+    ),
+    Mutant(
+        "algorithms/fedasmu/requests.py",
+        "ask = min(max(before + action, 1), epochs - 1)",
+        "ask = max(before + action, 1)",
+        "tests/algorithms/test_fedasmu_request.py",
+        "a device asks before its last epoch",
+    ),
+    Mutant(
+        "algorithms/fedasmu/requests.py",
+        "before = min(state.last[client][2], epochs - 1)",
+        "before = state.last[client][2]",
+        "tests/algorithms/test_fedasmu_request.py",
+        "a shorter task begins from its own last epoch",
     ),
 ]
 

@@ -2,14 +2,20 @@
 
     python benchmarks/guard/attacks.py --out runs/attacks.csv
     python benchmarks/guard/attacks.py --out runs/attacks.csv --table
+    python benchmarks/guard/attacks.py --out runs/auroc.csv --world auroc
 
 A real server's coordinator, with its default guard and rollback and with test data, runs in virtual time with
 sites that train on digits, of which some attack from the run's beginning, or from its fortieth version on,
 until a moment after which they are silent. Each version is evaluated. Rows have the number of the attacking
-updates that were refused, the lowest accuracy of the attack's second half, and the number of versions after
-the attack until the accuracy is within 0.05 of the honest run's at its end. An attack from the beginning
-leaves at best the initial model: `from_scratch` is the number of versions that the honest sites need from
-there.
+updates that were refused, the lowest and the median metric of the attack's second half, and the number of
+versions after the attack until the metric is within 0.05 of the honest run's at its end. An attack from the
+beginning leaves at best the initial model: `from_scratch` is the number of versions that the honest sites
+need from there.
+
+The metric is the accuracy, and the server measures it beside the loss. Other worlds have other metrics:
+`auroc` has two classes, of five digits each, and nothing but an AUROC under a name of one's own; `imbalanced`
+has a tenth of positives, with AUROC, sensitivity and specificity; in `loss`, the server measures the loss
+alone. They have three sites, of which one attacks, three algorithms and five attacks.
 
 Attackers know the current model w. `n` is the norm of their honest update, U a fixed random direction.
 """
@@ -17,7 +23,7 @@ Attackers know the current model w. `n` is the norm of their honest update, U a 
 import argparse
 import csv
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -30,6 +36,7 @@ from torch import Tensor, nn
 import offbeat as ob
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.experiment import Experiment, PreparedRun
+from offbeat.metrics import AUROC
 from offbeat.net.messages import (
     FromServer,
     Leave,
@@ -45,7 +52,7 @@ from offbeat.net.server.server_options import ServerOptions
 
 FIELDS = (
     "algorithm", "sites", "attackers", "speed", "attack", "begins", "seed", "updates", "refused", "skipped",
-    "rollbacks", "honest", "from_scratch", "lowest", "final", "versions_until_back",
+    "rollbacks", "honest", "from_scratch", "lowest", "during", "final", "versions_until_back",
 )  # fmt: skip
 LATER, BACK = 40, 0.05
 ALGORITHMS: dict[str, Callable[[int], ob.Algorithm]] = {
@@ -98,23 +105,62 @@ ATTACKS: dict[str, Callable[[Situation], Tensor]] = {
     "-10 n": lambda s: s.update(-10 * s.result.delta[: s.parameters]),
     "-n": lambda s: s.update(-s.result.delta[: s.parameters]),
     "-18 w/|w|": lambda s: s.update(-18 * s.norm * s.values[: s.parameters] / s.values.norm()),
+    "-n / 4": lambda s: s.update(-0.25 * s.result.delta[: s.parameters]),
     "1e-6 n U": lambda s: s.update(1e-6 * s.norm * s.direction),
     "buffers": _buffers,
     "nan": lambda s: s.result.delta * float("nan"),
 }
 
 
+SOME_ATTACKS = "25 n U", "-10 n", "-n", "-n / 4", "1e-6 n U"
+"""Those that the worlds other than `accuracy` have."""
+
+
 # ---- a federation in virtual time ----
 
 
+def share_found(label: int) -> Callable[[Tensor, Tensor], float]:
+    """The share of a label's samples that are found."""
+    return lambda scores, target: float((scores.argmax(1) == target)[target == label].float().mean())
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a kind of world learns, what its server measures beside the loss, and what is reported."""
+
+    relabel: Callable[[Tensor], Tensor]
+    classes: int
+    metrics: Mapping[str, Any]
+    measured: tuple[str, ...]
+    reported: str
+
+
+KINDS = {
+    "accuracy": Kind(lambda y: y, 10, {"accuracy": "accuracy"}, ("accuracy",), "accuracy"),
+    "auroc": Kind(lambda y: (y >= 5).long(), 2, {"own_auroc": AUROC()}, ("own_auroc",), "own_auroc"),
+    "imbalanced": Kind(
+        lambda y: (y == 9).long(), 2,
+        {"auroc": AUROC(), "sensitivity": share_found(1), "specificity": share_found(0)},
+        ("auroc", "sensitivity", "specificity"), "auroc",
+    ),
+    "loss": Kind(lambda y: y, 10, {"accuracy": "accuracy"}, (), "accuracy"),
+}  # fmt: skip
+
+
 @cache
-def learner(sites: int, seed: int) -> ob.TorchLearner:
+def learner(world: str, sites: int, seed: int) -> ob.TorchLearner:
     """Digits, shared out equally; a small network with BatchNorm."""
-    source = ob.load("digits", samples=1200, test_samples=360, seed=seed)
+    source, kind = ob.load("digits", samples=1200, test_samples=360, seed=seed), KINDS[world]
     parts = np.array_split(np.arange(1200), sites)
     torch.manual_seed(seed)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
-    return ob.TorchLearner(module, ob.federate(source, None, parts), ob.Training(lr=0.1, batch_size=20))
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, kind.classes)
+    )
+    train, test = (
+        ob.Dataset(data.x, kind.relabel(data.y), kind.classes) for data in (source.train, source.test)
+    )
+    federated = ob.federate(train, test, parts)
+    return ob.TorchLearner(module, federated, ob.Training(lr=0.1, batch_size=20), metrics=kind.metrics)
 
 
 @dataclass
@@ -127,11 +173,12 @@ class Federation:
     attackers: int
     attack: Callable[[Situation], Tensor] | None
     seed: int
+    kind: Kind = KINDS["accuracy"]
     now: float = 0.0
     attacking: bool = False
     updates: int = 0
     refused: int = 0
-    course: list[float] = field(default_factory=list)  # the accuracy of each version
+    course: list[float] = field(default_factory=list)  # the reported metric of each version
     test: bool = True
 
     def __post_init__(self) -> None:
@@ -211,9 +258,10 @@ class Federation:
                 self.hear(int(name.removeprefix("site-")), message)
             for evaluation in effects.evaluations:
                 found = self.learner.evaluate(evaluation.model)
-                self.course.append(found["accuracy"])
+                self.course.append(found[self.kind.reported])
                 if self.test:
-                    self.server.evaluated([(evaluation, found)])
+                    measured = {name: found[name] for name in ("loss", *self.kind.measured)}
+                    self.server.evaluated([(evaluation, measured)])
             effects = self.server.take()
             if not effects.messages and not effects.evaluations:
                 return
@@ -240,10 +288,11 @@ class Federation:
 
 
 @cache
-def honest_run(name: str, sites: int, attackers: int, seed: int) -> tuple[float, int | None]:
-    """Accuracy of the honest sites without the others after 150 versions, and when they are near it."""
+def honest_run(world: str, name: str, sites: int, attackers: int, seed: int) -> tuple[float, int | None]:
+    """The metric of the honest sites without the others after 150 versions, and when they are near it."""
     speeds = [1.0 + 0.1 * k for k in range(sites - attackers)]
-    f = Federation(ALGORITHMS[name](len(speeds)), learner(sites, seed), speeds, 0, None, seed)
+    made = ALGORITHMS[name](len(speeds))
+    f = Federation(made, learner(world, sites, seed), speeds, 0, None, seed, KINDS[world])
     f.run(lambda: f.version >= 150)
     accuracy = float(np.mean(f.course[-10:]))
     return accuracy, first_near(f.course, accuracy)
@@ -255,13 +304,15 @@ def first_near(course: list[float], accuracy: float) -> int | None:
 
 
 def one(
-    name: str, sites: int, attackers: int, speed: float, attack: str, begins: str, seed: int, test: bool
-) -> dict[str, Any]:
+    world: str, name: str, sites: int, attackers: int, speed: float, attack: str, begins: str, seed: int,
+    test: bool,
+) -> dict[str, Any]:  # fmt: skip
     """One attacked federation as a row."""
     speeds = [1.0 / speed] * attackers + [1.0 + 0.1 * k for k in range(sites - attackers)]
-    honest, from_scratch = honest_run(name, sites, attackers, seed)
+    honest, from_scratch = honest_run(world, name, sites, attackers, seed)
     made, how = ALGORITHMS[name](sites), ATTACKS[attack]
-    f = Federation(made, learner(sites, seed), speeds, attackers, how, seed, test=test)
+    trained = learner(world, sites, seed)
+    f = Federation(made, trained, speeds, attackers, how, seed, KINDS[world], test=test)
     if begins == "later":
         f.run(lambda: f.version >= LATER)
     f.attacking, begun = True, f.now
@@ -286,23 +337,25 @@ def one(
         "honest": round(honest, 3),
         "from_scratch": "never" if from_scratch is None else from_scratch,
         "lowest": round(min(attacked, default=float("nan")), 3),
+        "during": round(float(np.median(attacked)), 3) if attacked else float("nan"),
         "final": round(float(np.mean(f.course[-5:])), 3),
         "versions_until_back": "never" if back is None else back,
     }
 
 
-def cases(seeds: int) -> Iterator[tuple[str, int, int, float, str, str, int]]:
+def cases(world: str, seeds: int) -> Iterator[tuple[str, int, int, float, str, str, int]]:
     """All cases: algorithms, sites, attackers that are as fast as the others or faster, and moments."""
     for seed in range(seeds):
-        for sites, attackers in ((3, 1), (5, 1), (5, 2)):
-            for name in ALGORITHMS:
-                for attack in ATTACKS:
+        own = world != "accuracy"
+        for sites, attackers in ((3, 1),) if own else ((3, 1), (5, 1), (5, 2)):
+            for name in ("fedasync", "fedbuff", "fedavg") if own else ALGORITHMS:
+                for attack in SOME_ATTACKS if own else ATTACKS:
                     for begins in ("first", "later"):
                         yield name, sites, attackers, 20.0, attack, begins, seed
 
 
 def table(rows: list[dict[str, str]]) -> str:
-    """Versions until the accuracy is back, as Markdown: the most of all federations, "first / later"."""
+    """Versions until the metric is back, as Markdown: the most of all federations, "first / later"."""
 
     def most(attack: str, name: str, begins: str) -> str:
         keys = ("attack", "algorithm", "begins")
@@ -327,6 +380,7 @@ def main() -> None:
     """Run the cases that --out has not yet."""
     parser = argparse.ArgumentParser(description="Attacks on the guard and the rollback.")
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--world", choices=KINDS, default="accuracy")
     parser.add_argument("--without-test-data", action="store_true", help="no evaluation tells of a collapse")
     parser.add_argument("--only", default="", help="part of an attack's or an algorithm's name")
     parser.add_argument("--out", type=Path, required=True)
@@ -349,9 +403,9 @@ def main() -> None:
         writer = csv.DictWriter(file, FIELDS)
         if not done:
             writer.writeheader()
-        for case in cases(given.seeds):
+        for case in cases(given.world, given.seeds):
             if tuple(map(str, case)) not in done and (given.only in case[0] or given.only in case[4]):
-                writer.writerow(one(*case, test=not given.without_test_data))
+                writer.writerow(one(given.world, *case, test=not given.without_test_data))
                 file.flush()
 
 

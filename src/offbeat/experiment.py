@@ -217,6 +217,11 @@ class PreparedRun:
         return metric_directions(self.learner)
 
     @property
+    def metric(self) -> str | None:
+        """The metric by which the run is compared, as far as its recipe names one."""
+        return (self.experiment.recipe or {}).get("metric")
+
+    @property
     def described(self) -> dict[str, Any]:
         """The algorithm as a run's directory records it."""
         plain = without_privacy(self.algorithm)

@@ -115,6 +115,20 @@ def test_q_learning_by_hand():
     assert set(state.table) == {0}  # a client that was never given work costs nothing
 
 
+@pytest.mark.parametrize(
+    ("before", "action", "epochs", "asks"),
+    [(5, 1, 6, 5), (1, -1, 6, 1), (3, 1, 6, 4), (8, 0, 6, 5), (8, 1, 6, 5), (8, -1, 6, 4), (1, -1, 2, 1)],
+)
+def test_the_best_action_stays_inside_the_task(before, action, epochs, asks):
+    """l* is at least 1 and at most L - 1, of a task that may be shorter than the one before."""
+    selector = LearnedTiming(epsilon=0.0)
+    state = selector.initial()
+    state.last[0], at = (0, 0, before), min(before, epochs - 1)
+    state.table[0] = {(at, action): 1.0}
+    assert selector.choose(0, epochs, state, np.random.default_rng(0)) == asks
+    assert state.last[0] == (at, action, asks)
+
+
 def test_a_reward_is_followed_by_the_best_value_of_the_epoch_that_it_led_to():
     """Eq. 8: H(l, a) += κ (R + ψ max H(l′, ·) − H(l, a)), l′ = l + a."""
     selector = LearnedTiming(q_rate=0.5, discount=0.5)

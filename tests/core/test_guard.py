@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import offbeat as ob
+from offbeat.core.aggregator import Update
 from offbeat.core.guard import Guard, UpdateGuard
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.server import Task
 
 LAYOUT = ob.Layout.flat(4)
 MODEL = Model.empty(LAYOUT)
@@ -186,6 +188,38 @@ def test_most_clients_are_right() -> None:
         guard.check(client, 1, update(1e3), MODEL) is not None for _ in range(3) for client in range(10)
     ]
     assert refused == [True] * 5 + [False] * 25
+
+
+@pytest.mark.parametrize(
+    ("usual", "norm", "count", "refused"),
+    [
+        ((10.0, 1), 899.0, 1, False),  # 3 times 30 times the usual step
+        ((10.0, 1), 901.0, 1, True),
+        ((10.0, 1), 901.0, 100, False),  # a sum of a hundred; divided by their number it is usual
+        ((10.0, 1), 89_900.0, 100, False),
+        ((10.0, 1), 90_100.0, 100, True),
+        ((1000.0, 100), 2000.0, 1, False),  # a step of one that is usual as a step, and not as one of one
+        ((1000.0, 100), 89_900.0, 1, False),
+        ((1000.0, 100), 90_100.0, 1, True),
+    ],
+)
+def test_a_step_is_refused_where_its_norm_and_that_by_its_number_of_updates_are_absurd(
+    usual: tuple[float, int], norm: float, count: int, refused: bool
+) -> None:
+    """The updates themselves go nowhere, so only the usual norms excuse a step."""
+    guard, still = new(3), torch.zeros(4)
+
+    def check(version: int, norm: float, count: int) -> str | None:
+        tasks = [Task(version * 1000 + k, k % 3, 0, 1, 0.0) for k in range(count)]
+        updates = [Update(task, MODEL, still, torch.zeros(0)) for task in tasks]
+        return guard.check_step(torch.tensor([norm, 0.0, 0.0, 0.0]), MODEL, version, updates)
+
+    for version in range(1, 21):
+        tasks = [Task(version, version % 3, 0, 1, 0.0)] * usual[1]
+        updates = [Update(task, MODEL, still, torch.zeros(0)) for task in tasks]
+        step = torch.tensor([usual[0], 0.0, 0.0, 0.0])
+        assert guard.check_step(step, MODEL, version, updates) is None
+    assert (check(21, norm, count) is not None) == refused
 
 
 def test_a_run_that_diverges_says_so() -> None:

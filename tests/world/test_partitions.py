@@ -166,12 +166,14 @@ def test_dual_dirichlet_gives_out_every_class_once():
         assert counts.sum(axis=1).min() >= 1
 
 
-def test_dual_dirichlet_against_the_formula():
-    labels, m = balanced(3, 100), 4
+@pytest.mark.parametrize("sizes", [[100, 100, 100], [180, 90, 30]])
+def test_dual_dirichlet_against_the_formula(sizes):
+    labels, m = np.repeat(np.arange(3), sizes), 4
     rng = np.random.default_rng(5)
-    w, v = rng.dirichlet(np.ones(m)), rng.dirichlet(np.full(3, 6.0 / 3), size=m)
+    prior = np.array([6.0 * size / 300 for size in sizes])
+    w, v = rng.dirichlet(np.ones(m)), rng.dirichlet(prior, size=m)
     expected = [
-        [int(w[i] * v[i, c] * 100 / sum(w[j] * v[j, c] for j in range(m))) for c in range(3)]
+        [int(w[i] * v[i, c] * sizes[c] / sum(w[j] * v[j, c] for j in range(m))) for c in range(3)]
         for i in range(m)
     ]
     counts = histogram(labels, DualDirichlet(alpha2=6.0).split(labels, m, np.random.default_rng(5)))

@@ -137,6 +137,7 @@ class _RecordedEntry(TypedDict, total=False):
     world: dict[str, Any]
     data: dict[str, Any]
     rejected: dict[Name, Count]
+    warning: Text | None
 
 
 class _ToldEntry(TypedDict):

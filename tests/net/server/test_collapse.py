@@ -1,6 +1,8 @@
 """Which evaluations are a collapse: by hand, and none of an honest run."""
 
+from collections.abc import Mapping
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -34,17 +36,37 @@ def test_what_is_better_than_the_initial_model_is_no_jump() -> None:
     assert found[-1] == "its loss, 2.01, is above 2 at 5 evaluations in a row"
 
 
-def test_what_is_lost_slowly_is_a_collapse() -> None:
+RISING = [0.31 + 0.03 * k for k in range(57)]
+LOST = "its loss, 1.99, has lost more than 7/8 of what was gained from 2 to 0.2, at 8 evaluations in a row"
+
+
+def test_what_is_lost_slowly_with_its_metric_is_a_collapse() -> None:
     """From 2.0 to 0.2: seven eighths of the gain are lost at 1.775. The loss rises by 0.03 each time.
 
-    Above 2.0 is a jump, which it never reaches.
+    Above 2.0 is a jump, which it never reaches. The accuracy's gain of 0.8 is lost at 0.2.
     """
-    rising = [0.31 + 0.03 * k for k in range(57)]
-    found = judged(2.0, *[0.2] * 10, *rising)
-    assert found[-1] == (
-        "its loss, 1.99, has lost more than 7/8 of what was gained from 2 to 0.2, at 8 evaluations in a row"
-    )
+    found = judged(2.0, *[0.2] * 10, *RISING, accuracies=(0.1, *[0.9] * 59, *[0.19] * 8))
+    assert found[-1] == LOST
     assert not any(isinstance(told, str) for told in found[:-1])
+    kept = judged(2.0, *[0.2] * 10, *RISING, accuracies=(0.1, *[0.9] * 59, *[0.21] * 8))
+    assert not any(isinstance(told, str) for told in kept)
+
+
+def test_a_loss_alone_that_rises_slowly_is_a_warning() -> None:
+    detector, told = CollapseDetector(), []
+    for loss in (2.0, *[0.2] * 10, *RISING):
+        assert detector.judge({"loss": loss}) is None
+        told.append(detector.warning)
+    assert told == [*[None] * 67, f"{LOST}: the model overfits, or an attack leads it away"]
+    detector.judge({"loss": 0.2})
+    assert detector.warning is None
+
+
+def test_a_metric_that_keeps_its_gain_spares_the_warning() -> None:
+    detector = CollapseDetector()
+    for k, loss in enumerate((2.0, *[0.2] * 10, *RISING)):
+        assert detector.judge({"loss": loss, "own_auroc": 0.55 if k == 0 else 0.92}) is None
+        assert detector.warning is None
 
 
 def test_what_stays_worse_than_the_initial_model_is_a_collapse() -> None:
@@ -76,7 +98,9 @@ def test_the_best_is_the_one_to_go_back_to() -> None:
 
 def test_a_gain_of_less_than_two_fifths_is_none_that_can_be_lost() -> None:
     assert judged(2.0, *[1.25] * 10, *[1.95] * 10)[-10:] == [False] * 10
-    assert isinstance(judged(2.0, *[1.15] * 10, *[1.95] * 8)[-1], str)
+    accuracies = 0.1, *[0.9] * 10, *[0.1] * 10
+    assert judged(2.0, *[1.25] * 10, *[1.95] * 10, accuracies=accuracies)[-10:] == [False] * 10
+    assert isinstance(judged(2.0, *[1.15] * 10, *[1.95] * 8, accuracies=accuracies)[-1], str)
 
 
 def far(norm: float, loss: float, accuracy: float | None = None) -> list[bool | str]:
@@ -137,6 +161,90 @@ def test_an_overconfident_model_has_not_collapsed() -> None:
     assert not any(isinstance(told, str) for told in judged(*losses, accuracies=(0.1, *[0.9] * 30)))
     lost = judged(*losses, accuracies=(0.1, *[0.9] * 20, *[0.2] * 10))
     assert any(isinstance(told, str) for told in lost)
+
+
+OVERFITTING = [0.7, *[0.7 - 0.05 * k for k in range(1, 11)], *[0.2 + 0.02 * k for k in range(100)]]
+"""A loss that falls from 0.7 to 0.2, and rises to 2.18: first slowly, then above all limits."""
+
+
+def along(metrics: Mapping[str, tuple[float, float, float]], **options: Any) -> list[str]:
+    """The collapses of an overfitting run, whose metrics have a first value, a best one and a last one."""
+    detector, found = CollapseDetector(**options), []
+    for k, loss in enumerate(OVERFITTING):
+        at = 0 if k == 0 else 1 if k < 20 else 2
+        reason = detector.judge({"loss": loss, **{name: values[at] for name, values in metrics.items()}})
+        found += [reason] if reason is not None else []
+    return found
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {"own_auroc": (0.55, 0.95, 0.921)},
+        {"r2": (-3.0, 0.8, 0.6)},
+        {"rmse": (2.0, 0.7, 0.9)},
+        {"perplexity": (20.0, 7.0, 12.0)},
+        {"dice": (0.0, 0.7, 0.6)},
+        {"bleu": (0.5, 30.0, 25.0)},
+        {"balanced_accuracy": (0.5, 0.6, 0.57)},  # a small gain is one
+        {"accuracy": (0.9, 0.92, 0.915)},
+        {
+            "accuracy": (0.1, 0.9, 0.8),
+            "calibration_error": (0.1, 0.05, 0.4),
+        },  # which measures what the loss does
+        {"specificity": (0.5, 0.9, 0.85), "auroc": (0.5, 0.9, 0.85)},
+        {"auroc": (0.6, 0.85, 0.82), "sensitivity": (0.7, 0.85, 0.85), "specificity": (0.5, 0.9, 0.57)},
+        {"specificity": (1.0, 0.9, 0.9), "auroc": (0.5, 0.9, 0.85)},  # nothing was gained that can be kept
+    ],
+)
+def test_a_metric_that_keeps_its_gain_excuses_whatever_its_name_and_range(
+    metrics: dict[str, tuple[float, float, float]],
+) -> None:
+    assert along(metrics) == []
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        {},
+        {"own_auroc": (0.55, 0.95, 0.56)},
+        {"rmse": (2.0, 0.7, 1.9)},
+        {"perplexity": (20.0, 7.0, 19.0)},
+        {"r2": (-3.0, 0.8, -2.9)},
+        {"bleu": (0.5, 30.0, 1.0)},
+        {"auroc": (0.5, 0.9, 0.5), "specificity": (0.5, 0.9, 1.0)},
+        {"specificity": (0.5, 0.9, 1.0), "auroc": (0.5, 0.9, 0.5)},
+        {"specificity": (0.5, 0.9, 1.0), "sensitivity": (0.5, 0.9, 0.0), "auroc": (0.5, 0.9, 0.5)},
+        {"clients.accuracy": (0.1, 0.9, 0.9)},  # clients may invent it
+    ],
+)
+def test_metrics_that_have_lost_their_gains_excuse_nothing(
+    metrics: dict[str, tuple[float, float, float]],
+) -> None:
+    assert along(metrics)
+
+
+def test_the_metric_by_which_the_run_is_compared_is_the_one_that_must_keep() -> None:
+    metrics = {"accuracy": (0.1, 0.9, 0.85), "own": (0.1, 0.9, 0.1), "f1": (0.1, 0.9, 0.85)}
+    assert along(metrics) == []
+    assert along(metrics, metric="own")
+    assert along({"cost": (5.0, 1.0, 1.5)}, higher_is_better={"cost": False}) == []
+    assert along({"cost": (5.0, 1.0, 1.5)})
+
+
+def test_a_gain_is_of_medians_and_not_of_one_lucky_value() -> None:
+    """One loss of 0.01 does not make a loss of 0.2 a jump; one accuracy of 1.0 does not make 0.45 a loss."""
+    assert not any(isinstance(told, str) for told in judged(0.1, 0.05, 0.05, 0.001, *[0.05] * 5, *[0.2] * 9))
+    losses, lucky = (2.0, *[0.1] * 10, *[3.0] * 10), (0.1, 0.5, 0.5, 1.0, *[0.5] * 7, *[0.4] * 10)
+    assert not any(isinstance(told, str) for told in judged(*losses, accuracies=lucky))
+
+
+def test_a_metric_gains_nothing_while_the_loss_is_high() -> None:
+    """An attack from the beginning leaves an accuracy of 0.25, of which 0.15 are no gain."""
+    found = judged(2.0, *[2.5] * 5, *[4.5] * 5, accuracies=(0.1, *[0.25] * 10))
+    assert isinstance(found[-1], str)
+    found = judged(2.0, *[2.3] * 5, *[4.5] * 5, accuracies=(0.1, *[0.25] * 10))
+    assert not isinstance(found[-1], str)
 
 
 def test_losses_below_zero() -> None:

@@ -6,9 +6,10 @@ import pytest
 
 import offbeat as ob
 from offbeat.core.guard import GUARD_RULE
+from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
-from offbeat.net.server.recovery import collapse_of
+from offbeat.net.server.recovery import EARLIER
 from tests.sampling import thorough
 from tests.sim.three_classes import OPTIONS, net
 
@@ -185,7 +186,7 @@ def test_a_recorded_number_says_which_rule_is_followed() -> None:
     jump = [2.3, 11.6, 11.6, 11.6]
     told = {
         rule: [detector.judge({"loss": loss}) for loss in jump][-1] is not None
-        for rule, detector in ((rule, collapse_of(rule)) for rule in (2, 3, GUARD_RULE))
+        for rule, detector in ((rule, EARLIER.get(rule, CollapseDetector)()) for rule in (2, 3, GUARD_RULE))
     }
     assert told == {2: True, 3: False, GUARD_RULE: False}
-    assert type(collapse_of(1)) is CollapseDetectorRule1
+    assert EARLIER[1] is CollapseDetectorRule1

@@ -324,7 +324,8 @@ NOT_SAVED = {
     },
     EvaluationLog: {"_until": "given", "_higher_is_better": "given"},
     _Patience: {"_stopping": "given", "_metric": "given"},
-    CollapseDetector: {}, _Course: {}, Spent: {}, PrivacyLedger: {"plan": "given"},
+    CollapseDetector: {"_metric": "given", "_higher_is_better": "given"},
+    _Course: {}, Spent: {}, PrivacyLedger: {"plan": "given"},
     SiteRecord: {
         "name": "in the table sites", "labels": "in the table sites",
         "held_out": "told when the site registers again",
@@ -347,7 +348,7 @@ SAVED = {
     EvaluationLog: {"count", "last_metrics", "best_metrics", "_stopping"},
     _Patience: {"_waited", "_improved", "_best"},
     CollapseDetector: {
-        "good", "_lowest", "_losses", "_accuracies", "_jumps", "_over", "_strange", "_above", "_alert",
+        "good", "_lowest", "_losses", "_metrics", "_jumps", "_over", "_strange", "_above", "_alert",
     },
     _Course: {"first", "best", "recent"},
     Spent: {"squared", "releases", "recent"},

@@ -20,6 +20,7 @@ from offbeat.net.messages import (
     UpdateAck,
     UpdateSubmission,
 )
+from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
@@ -62,9 +63,10 @@ class Federation:
         sites: int = 3,
         initial: ob.Model = MODEL,
         loss: Callable[[ob.Model], float] = loss_of,
+        measure: Callable[[ob.Model], Mapping[str, float]] = lambda _: {},
         **options: object,
     ) -> None:
-        self.initial, self.loss = initial, loss
+        self.initial, self.loss, self.measure = initial, loss, measure
         self.name, self.directory, self.count, self.now = name, directory, sites, 0.0
         self.given: Mapping[str, object] = {"guard": None, **options}
         self.tasks: dict[str, TaskAssignment] = {}
@@ -89,7 +91,8 @@ class Federation:
             evaluation = self.evaluations.pop()
             self.now += 0.25
             self.server.tick(self.now)
-            self.server.evaluated([(evaluation, {"loss": self.loss(evaluation.model)})])
+            found = {"loss": self.loss(evaluation.model), **self.measure(evaluation.model)}
+            self.server.evaluated([(evaluation, found)])
             self.settle(self.server.take())
 
     def settle(self, effects: Effects) -> None:
@@ -167,6 +170,49 @@ def test_it_goes_back_under_a_new_number(name: str) -> None:
     for aggregation in trained:  # of what is withdrawn, at most what was held at the rollback is named
         late = [ends[task] for task in (aggregation.data or {})["tasks"]]
         assert all(r.base <= to or r.base >= made or r.seq < row.seq for r in late)  # type: ignore[operator]
+
+
+def overfits(federation: Federation) -> None:
+    """The weight goes from 0 to 3; the loss of its model falls from 2.3 to 0.3, and is 2.2 at the end."""
+    while (w := float(federation.server.tensors.model.values[0])) < 3:
+        federation.update("site-0", 0.1 if 0.9 < w < 1.1 else 0.5)
+    for _ in range(10):
+        federation.update("site-0", 0.0)
+
+
+def overfit_loss(model: ob.Model) -> float:
+    """The loss in `overfits`."""
+    w = float(model.values[0])
+    return 2.3 - 2 * w if w < 1 else min(2.2, 0.95 * w - 0.65)
+
+
+def test_an_honest_run_with_an_auroc_of_its_own_overfits_without_a_rollback(tmp_path: Path) -> None:
+    federation = Federation(
+        "fedasync", tmp_path, loss=overfit_loss, measure=lambda m: {"own": 0.55 if m.values[0] == 0 else 0.92}
+    )
+    overfits(federation)
+    assert not federation.named("rolled_back")
+    assert snapshot(federation.server, "").alarms == []
+
+
+def test_a_loss_alone_that_rises_slowly_is_an_alarm_and_no_rollback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = Federation("fedasync", tmp_path, loss=overfit_loss)
+    overfits(federation)
+    assert not federation.named("rolled_back")
+    (alarm,) = snapshot(federation.server, "").alarms
+    assert alarm.startswith(
+        "the model: its loss, 2.2, has lost more than 7/8 of what was gained from 2.3 to "
+    )
+    (line,) = [record for record in caplog.records if record.getMessage() == "the loss rises"]
+    assert (line.levelname, f"the model: {line.__dict__['reason']}") == ("WARNING", alarm)
+    assert snapshot_of(ob.read_run(tmp_path)).alarms == [alarm]
+    assert federation.store is not None
+    federation.store.close()
+    restarted = federation.make()
+    DurableStore(tmp_path, restarted).close()
+    assert snapshot(restarted, "").alarms == [alarm]
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

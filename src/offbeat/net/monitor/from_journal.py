@@ -77,6 +77,7 @@ class JournalView:
     begins_with: int | None = None
     began: float | None = None
     mirror: MirrorView | None = None
+    warning: str | None = None
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -141,6 +142,7 @@ class JournalView:
             bytes_up=last.bytes_up if last else 0, bytes_down=last.bytes_down if last else 0,
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
             metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
+            warning=self.warning,
             privacy=self._privacy(), helpers=self._helpers(),
             begins_with=self.begins_with, mirror=self.mirror, began=self.began,
             guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
@@ -202,7 +204,7 @@ def snapshot_of(record: RunRecord) -> Snapshot:
             view.helpers = plan.privacy.secure.helpers
             view.helped_by.update(view.helpers)
     view.begins_with = record.meta.get("clients")
-    view.mirror = _mirror(record)
+    view.mirror, view.warning = _mirror(record), record.meta.get("warning")
     for row in record.rows():
         view.feed(row)
     view.now = max(view.now, record.duration)

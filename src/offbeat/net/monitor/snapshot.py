@@ -133,6 +133,8 @@ class Snapshot:
         guarded: Number of updates that the guard has refused.
         skipped: Number of versions whose aggregation the guard has skipped.
         rollbacks: Number of returns to an earlier version.
+        warning: Why the model may have become worse, where the run does not go back by itself. None means no
+            reason.
         diverged: A sentence that says that the updates of most sites are refused. None means that they are
             not, or that this is unknown.
         privacy: What the busiest client has spent, as in `Summary.privacy`. None means a run without noise.
@@ -162,6 +164,7 @@ class Snapshot:
     guarded: int = 0
     skipped: int = 0
     rollbacks: int = 0
+    warning: str | None = None
     diverged: str | None = None
     privacy: Mapping[str, float] | None = None
     helpers: HelpersView | None = None
@@ -207,6 +210,8 @@ class Snapshot:
             for site in self.sites
             if site.leads_away
         ]
+        if self.warning is not None:
+            texts.append(f"the model: {self.warning}")
         if self.mirror is not None and self.mirror.problem is not None:
             texts.append(f"the mirror {self.mirror.directory} is behind: {self.mirror.problem}")
         return texts if self.diverged is None else [*texts, self.diverged]

@@ -27,6 +27,7 @@ class CollapseDetectorRule1:
     """
 
     judges_withdrawn = True
+    warning: str | None = None
 
     def __init__(self) -> None:
         self.good = False

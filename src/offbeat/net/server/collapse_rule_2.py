@@ -50,6 +50,7 @@ class CollapseDetectorRule2:
     """
 
     judges_withdrawn = False
+    warning: str | None = None
 
     def __init__(self) -> None:
         self.good = False

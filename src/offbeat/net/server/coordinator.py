@@ -325,6 +325,7 @@ class Coordinator:
         effects.seeds = self.driver.seeds.take()
         clients = max(self.options.clients, len(self.registry.sites))
         effects.meta = {"duration": self.now, "clients": clients, "rejected": dict(self.rejected)}
+        effects.meta["warning"] = self.driver.collapse.warning
         return effects
 
     # ---- the state as plain data ----

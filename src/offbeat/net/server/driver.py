@@ -143,7 +143,7 @@ class Driver:
         self.rolled_back: Version = 0
         self._options, self._experiment = options, experiment
         self.directions = SiteDirections(self.tensors.model.layout.parameters)
-        self.collapse: Collapse = CollapseDetector()
+        self.collapse: Collapse = CollapseDetector(run.metric, run.higher_is_better)
         self.client_evaluations: ClientEvaluations | None = None
         every = experiment.evaluate
         if every.at_clients:

@@ -9,7 +9,7 @@ from functools import partial
 from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.net.server.collapse import Collapse, CollapseDetector
+from offbeat.net.server.collapse import Collapse
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
@@ -21,6 +21,8 @@ from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_r
 from offbeat.runs.schema import DATABASE, Metric
 
 log = logging.getLogger(__name__)
+EARLIER: dict[int, Callable[[], Collapse]] = {1: CollapseDetectorRule1, 2: CollapseDetectorRule2}
+"""Rules of collapse by the number that a run has recorded; others follow the present one."""
 
 
 def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnapshots) -> None:
@@ -47,7 +49,8 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
         raise damage(record.path / DATABASE, "has no checkpoint")
     guard, clients = coordinator.experiment.guard, coordinator.options.clients
     follow_recorded_rules(coordinator.tensors, record, guard, clients)
-    coordinator.driver.collapse = collapse_of(recorded_rule(record))
+    if (earlier := EARLIER.get(recorded_rule(record))) is not None:
+        coordinator.driver.collapse = earlier()
     for name, client, labels in record.sites():
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     restored = snapshots.restore(record, checkpoint)
@@ -83,12 +86,6 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
     if damaged:
         coordinator.rejected["damaged"] += len(damaged)
     coordinator.end_replay(record.duration)
-
-
-def collapse_of(rule: int) -> Collapse:
-    """The rule of collapse of a run that has recorded this number."""
-    earlier: dict[int, Callable[[], Collapse]] = {1: CollapseDetectorRule1, 2: CollapseDetectorRule2}
-    return earlier.get(rule, CollapseDetector)()
 
 
 def _judge_again(

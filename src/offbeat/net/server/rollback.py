@@ -6,16 +6,20 @@ back to that one (`Driver.roll_back`). The guard of updates can make the driver 
 evaluation (`core.guard`).
 """
 
+import logging
+
 from offbeat.core.events import Metrics, Version
 from offbeat.core.good_version import GoodVersion
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Evaluation
 
+log = logging.getLogger(__name__)
+
 
 def judge_version(driver: Driver, now: float, evaluation: Evaluation, metrics: Metrics) -> Version | None:
     """Keep an evaluated version if it is good; go back to the last good one if it has collapsed.
 
-    A version that is withdrawn by now says nothing.
+    A version that is withdrawn by now says nothing. The log has a warning when the rule begins to warn.
 
     Args:
         driver: The run's driver, with the rule that judges the evaluations.
@@ -29,7 +33,10 @@ def judge_version(driver: Driver, now: float, evaluation: Evaluation, metrics: M
     collapse, withdrawn = driver.collapse, evaluation.version < driver.rolled_back
     if withdrawn and not collapse.judges_withdrawn:
         return None
+    warned = collapse.warning is not None
     reason = collapse.judge(metrics)
+    if collapse.warning is not None and not warned:
+        log.warning("the loss rises", extra={"version": evaluation.version, "reason": collapse.warning})
     if withdrawn:
         return None
     if collapse.good:

@@ -36,6 +36,7 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         guarded=c.rejected["guard"],
         skipped=c.driver.skipped,
         rollbacks=c.driver.rollbacks,
+        warning=c.driver.collapse.warning,
         diverged=c.tensors.guard.diverged if c.tensors.guard is not None else None,
         privacy=engine.ledger.summary() if engine.ledger is not None else None,
         helpers=c.helpers.view,

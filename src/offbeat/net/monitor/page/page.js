@@ -318,7 +318,7 @@
       spent.textContent = `ε = ${privacy.epsilon.toFixed(2)}${limit} (δ = ${privacy.delta}; ` +
         `the busiest client was in ${privacy.releases} releases)`;
     }
-    const text = [...told, ...(s.mirror?.problem ? [`the mirror ${s.mirror.directory} is behind: ${s.mirror.problem}`] : []), ...(s.diverged ? [s.diverged] : [])].join("; "), line = at("alarms");
+    const text = [...told, ...(s.warning ? [`the model: ${s.warning}`] : []), ...(s.mirror?.problem ? [`the mirror ${s.mirror.directory} is behind: ${s.mirror.problem}`] : []), ...(s.diverged ? [s.diverged] : [])].join("; "), line = at("alarms");
     if (line.textContent !== text) line.textContent = text;
     line.hidden = !text;
   }
