@@ -92,6 +92,27 @@ MUTANTS = [
         "the idle list knows each client's place",
     ),
     Mutant(
+        "data/dataset.py",
+        "part[:, [own.index(n) for n in wanted]]",
+        "part[:, [wanted.index(n) for n in own]]",
+        "tests/data/test_column_order.py",
+        "columns follow the wanted names",
+    ),
+    Mutant(
+        "data/columns.py",
+        "ordered[name] = parts[name].loc[wanted]",
+        "ordered[name] = parts[name]",
+        "tests/data/test_column_order.py",
+        "rows of targets follow the index of the inputs",
+    ),
+    Mutant(
+        "net/client/site.py",
+        "self.data.with_columns(columns))",
+        "self.data)",
+        "tests/net/client/test_site.py",
+        "a site puts its columns in the order of the run's",
+    ),
+    Mutant(
         "core/streams.py",
         "counter = np.array([0, 0, client, task]",
         "counter = np.array([0, 0, client, 0]",

@@ -101,7 +101,7 @@ NOT_FINITE[:, 2] = torch.nan
         (three_scores, {}, (X, torch.where(torch.arange(40) == 39, 3, 0)), "labels are 0 to 3, .* 3 classes"),
         (three_scores, {}, (X, torch.where(torch.arange(40) == 39, -1, 0)), "labels are -1 to 0, .* 3"),
         (three_scores, {}, (X, torch.full((40,), -100)), "no label of the batch counts"),
-        (three_scores, {}, (NOT_FINITE, Y), r"NaN or infinite values; remove or fill them"),
+        (three_scores, {}, (NOT_FINITE, Y), r"NaN or infinite values in column 2; remove or fill them"),
     ],
 )  # fmt: skip
 def test_data_that_cannot_fit(
