@@ -115,6 +115,8 @@ class Criterion:
         own = _own_loss(output) if self.loss is None and self.class_weights is None else None
         if own is not None:
             return own
+        if target is None and self.loss is not None:
+            raise UsageError("a batch without a target, which the loss needs: give pairs (x, y), or step")
         if target is None:
             raise UsageError("a batch without a target, and an output without a loss: give loss or step")
         found = scores(output)

@@ -86,7 +86,7 @@ NOT_FINITE[:, 2] = torch.nan
     ("model", "options", "data", "says"),
     [
         (one_score, {"loss": BINARY}, (X[:, :7], Y.float()), r"\[10, 7\].* mat1 and mat2 shapes cannot"),
-        (one_score, {"loss": BINARY}, (X, Y), "convert the targets to float32"),
+        (one_score, {"loss": own_loss}, (X, Y), "convert the targets to float32"),
         (one_score, {"loss": BINARY}, (X, Y.float() + 1), r"has the target 2\.0, .* \[0, 1\]"),
         (one_score, {"loss": BINARY}, (X, Y.float() * 2 - 1), r"has the target -1\.0"),
         (one_score, {"loss": nn.BCEWithLogitsLoss()}, (X, Y.float() + 1), r"has the target 2\.0"),
@@ -95,7 +95,7 @@ NOT_FINITE[:, 2] = torch.nan
         (one_score, {"loss": own_loss}, (X, Y.float() + 1), "labels are 1 to 2"),
         (one_score, {"loss": own_loss}, (X, torch.where(torch.arange(40) == 39, 2.0, 1.0)), "labels are 1"),
         (one_score, {"loss": one_of_four}, (X, Y * 4 + 1), r"out of bounds|labels are 0 to 4"),
-        (one_score, {"loss": BINARY}, X, "cannot be trained on a batch"),
+        (one_score, {"loss": BINARY}, X, r"without a target, which the loss needs: give pairs \(x, y\)"),
         (three_scores, {}, (X.double(), Y), "float32"),
         (three_scores, {}, (X, Y + 2), r"(Target 3 is out of bounds|labels are 2 to 3)"),
         (three_scores, {}, (X, torch.where(torch.arange(40) == 39, 3, 0)), "labels are 0 to 3, .* 3 classes"),
