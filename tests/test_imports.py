@@ -57,7 +57,7 @@ MAY_USE: dict[str, set[str]] = {
         "local", "codec", "data", "metrics", "named", "secure", "vectors", "version",
     },
     "backup": {"core", "documents", "net", "runs", "version"},
-    "flower": {"lazy", "allowed", "core", "documents", "experiment", "local", "net", "runs"},
+    "flower": {"lazy", "allowed", "core", "data", "documents", "experiment", "local", "net", "runs"},
     "report": {"lazy", "core", "documents", "runs", "verdicts", "version"},
     "recipes": {
         "lazy", "allowed", "callbacks", "core", "experiment", "models", "data", "codec", "local", "metrics",
