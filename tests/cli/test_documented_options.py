@@ -178,7 +178,8 @@ def test_sets_are_divided_by_their_groups() -> None:
         ["x.y=1", "a.lease=2", "a.unmasking.timeout=3", "ab=1", "a={rollback: false}"], group
     )
     assert others == ["x.y=1", "ab=1"]
-    assert given == {"a": {"rollback": False}}, "the whole mapping replaces what came before it"
+    rest = {"lease": 2, "unmasking": {"timeout": 3}}
+    assert given == {"a": {"rollback": False, **rest}}, "the whole mapping comes before the keys within it"
     assert split_sets(None, group) == ([], {})
     with pytest.raises(UsageError, match=r"--set a\.until\.versions=3 is not allowed: give until"):
         split_sets(["a.until.versions=3"], group)

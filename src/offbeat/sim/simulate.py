@@ -81,7 +81,8 @@ def simulate(
 
     Raises:
         UsageError: The arguments do not describe a possible run.
-        RunError: The run fails, or a callback does.
+        DivergedError: An update or a loss is not finite. A run that the guard ends is returned.
+        RunError: The run fails otherwise, or a callback does.
     """
     if label is not None:
         check_label(label, "label =")
