@@ -547,7 +547,7 @@ def rows_in(directory: Path, table: str) -> int:
         ("run digits --set data.dataset=fashion_mnist", "dataset 'fashion_mnist' is not in"),
         ("run digits --set data.dataset=digit", "dataset 'digit' is unknown"),
         ("run digits --set data.samples=99999", "99999"),
-        ("run digits --set model.name=cnn_21840", "cnn_21840"),
+        ("run digits --set model.name=cnn_21840", "unknown key model.hidden; known: name"),
         ("run digits --seed -1", "seed = -1"),
         ("run digits --seed 99999999999999999999", "seed = 99999999999999999999"),
         ("run digits --seed one", "--seed"),

@@ -151,7 +151,8 @@ def test_scale_then_seed_then_sets(write: Any) -> None:
     both = load_recipe(write(BASE), scales=["small", "buffered"])
     assert (both.clients, both.until.tasks, both.algorithm["name"]) == (3, 5, "fedbuff")
     assert chosen(write, scales=["buffered"])["name"] == "fedbuff"
-    assert load_recipe(write(BASE), seed=9, sets=["seed=2"]).seed == 2
+    with pytest.raises(ob.UsageError, match="--seed and --set seed are both given: leave one out"):
+        load_recipe(write(BASE), seed=9, sets=["seed=2"])
 
 
 # ---- what is wrong ----
@@ -191,7 +192,7 @@ LAW, CUT, FEDBUFF = "world|seconds_per_step", "data|partition", {"name": "fedbuf
         ("model|name", "mpl", "model.name = 'mpl'", "mlp"),
         ("training|batchsize", 3, "training.batchsize", "batch_size"),
         ("training|decay", {"kind": "exponential", "gamma": 1, "evry": 3}, "evry", "every"),
-        ("training|batch-size", 3, "training.batch-size", "batch_size"),
+        ("training|batch-size", 3, "training.batch-size", "training.batch_size"),
         ("world|jiter", 1, "world.jiter", "jitter"),
         (LAW, {"law": "exponental", "mean": 1}, "world.seconds_per_step.law = 'exponental'", "exponential"),
         (LAW, {"law": "exponential", "mean": 1, "minimun": 1}, "minimun", "minimum"),
@@ -203,7 +204,7 @@ LAW, CUT, FEDBUFF = "world|seconds_per_step", "data|partition", {"name": "fedbuf
         ("algorithm", {"name": "fedbuf"}, "fedbuf", "fedbuff"),
         ("algorithm", {**FEDBUFF, "sise": 3}, "sise", "size"),
         ("algorithm", {"name": "fedcompass", "q_mim": 3}, "q_mim", "q_min"),
-        ("algorithm", {**FEDBUFF, "staleness": {"kind": "hinge", "bb": 1}}, "staleness.hinge.bb", "b"),
+        ("algorithm", {**FEDBUFF, "staleness": {"kind": "hinge", "bb": 1}}, "staleness.bb", "b"),
         ("algorithm", {**FEDBUFF, "staleness": {"kind": "polinomial"}}, "staleness.kind = 'polinomial'",
          "polynomial"),
     ],
@@ -233,7 +234,7 @@ def test_misspelt_keys(path: str, value: Any, named: str, meant: str, write: Any
         ("algorithm", 5, "algorithm = 5"),
         ("algorithm", ["fedavg"], "algorithm = ['fedavg']"),
         ("algorithm", {"name": ["fedavg"]}, "algorithm ['fedavg']"),
-        ("algorithm", {}, "algorithm None is unknown"),
+        ("algorithm", {}, "algorithm = {} has no name"),
         ("algorithm", {**FEDBUFF, "size": "three"}, "size = 'three'"),
         ("algorithm", {**FEDBUFF, "staleness": 3}, "staleness = 3"),
         ("algorithms", 5, "algorithms = 5"),

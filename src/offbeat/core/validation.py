@@ -126,7 +126,8 @@ def format_error(
     """
     problem = most_relevant(error)
     if document is not None:
-        problem["loc"] = as_written(problem["loc"], document)
+        is_missing = problem["type"] in ("missing", "missing_argument")
+        problem["loc"] = as_written(problem["loc"], document, is_missing=is_missing)
     first, *inner = problem["loc"] or ("",)
     if isinstance(first, int) and first < len(arguments):
         problem["loc"] = (arguments[first], *inner)
@@ -178,21 +179,34 @@ def most_relevant(error: ValidationError) -> ErrorDetails:
     return next((p for p in problems if p["type"] == "extra_forbidden" and p["loc"][:-1] == place), found)
 
 
-def as_written(location: Sequence[int | str], document: Any) -> tuple[int | str, ...]:
-    """A location without the members of unions, which are no keys of the document."""
-    *path, last = location or ("",)
+def as_written(
+    location: Sequence[int | str], document: Any, *, is_missing: bool = False
+) -> tuple[int | str, ...]:
+    """A location without the members of unions, which are no keys of the document.
+
+    Args:
+        location: The location in pydantic's error.
+        document: What was validated.
+        is_missing: Whether the document lacks the last key.
+    """
+    if location and not _has(document, location[0]):
+        # The error is of something else, which was made of the document's values.
+        return tuple(location)
     written: list[int | str] = []
-    for part in path:
-        if isinstance(document, Mapping) and part not in document:
-            continue
-        written.append(part)
-        inner = isinstance(document, Mapping) or (
-            isinstance(document, list | tuple) and isinstance(part, int)
-        )
-        document = document[part] if inner else None
-    # A value that is none of a union's kinds is named by its own key.
-    is_member = document is None or isinstance(document, _ALONE)
-    return tuple(written) if is_member else (*written, last)
+    for part in location:
+        if _has(document, part):
+            document = document[part]
+            written.append(part)
+    if is_missing:
+        written.append(location[-1])
+    return tuple(written)
+
+
+def _has(document: Any, part: int | str) -> bool:
+    """Whether a mapping has a key, or a list an index."""
+    if isinstance(document, list | tuple):
+        return isinstance(part, int) and part < len(document)
+    return isinstance(document, Mapping) and part in document
 
 
 def _tag_key(problem: ErrorDetails) -> str:

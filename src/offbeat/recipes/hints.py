@@ -38,8 +38,9 @@ def places_of(location: tuple[int | str, ...], written: tuple[int | str, ...]) -
     *path, last = map(str, written)
     usual = OTHER_NAMES.get(last.replace("-", "_"))
     if usual is None:
-        found = _places(Recipe.model_json_schema(), last) - {".".join([*path, last])}
-        return sorted(found)[:_MOST_PLACES]
+        found = _places(Recipe.model_json_schema(), last)
+        # A section of another kind has the key: then no other place is meant.
+        return [] if ".".join([*path, last]) in found else sorted(found)[:_MOST_PLACES]
     # The other name of a key beside it, as `evaluate.rounds` is of `evaluate.versions`.
     name = usual.rpartition(".")[2]
     return [".".join([*path, name])] if name in keys_allowed(location) else [usual]
