@@ -23,10 +23,10 @@ these evaluations more: a run whose losses begin above l₀ goes back a few time
 A model that keeps its metrics has not collapsed, whatever its loss: an overconfident one has a large loss.
 So metrics excuse an evaluation: the one by which the run is compared, and most of those that have a say.
 These are that one, once it has gained, and others of which more is better, which keep a gain, or have lost
-one of two fifths of their first values. So the specificity of a constant model, which is 1, excuses nothing beside an AUROC
-that is lost. A gain is counted from the first value to the best median of `WINDOW` values in a row, where
-the loss is below 1.2 l₀: what an early attack leaves may have a better metric by chance. What clients measure
-has no say, since they may invent it.
+one of two fifths of their first values. So the specificity of a constant model, which is 1, excuses nothing
+beside an AUROC that is lost. A gain is counted from the first value to the best median of `WINDOW` values in
+a row, where the loss is below 1.2 l₀: what an early attack leaves may have a better metric by chance. What
+clients measure has no say, since they may invent it.
 
 - 2 says nothing of an evaluation whose metrics keep half of their gains.
 - 3 says nothing unless the metrics have lost their gains in the same way. Where no metric has a say, an
