@@ -27,10 +27,15 @@ OTHER: dict[str, list[Any]] = {
     "ask": [{"kind": "fixed"}], "codec": [{"kind": "top_k", "fraction": 0.5}], "policy": [{"kind": "random"}],
     "staleness": [{"kind": "age", "gamma": 0.4}], "controls": [{"mu": 3.0}], "merge": [{"mu": 3.0}],
     "kind": ["param"], "weights": ["share"], "against": ["copy"], "average": ["models"],
+    "late": ["next"],
 }  # fmt: skip
 """Another value of each option that is no number."""
 FEDBUFF = {"name": "fedbuff"}
-NEEDED = {("fednova", "mu"): {"lr": 0.1}, ("fednova", "lr"): {"mu": 0.1}}
+NEEDED = {
+    ("fednova", "mu"): {"lr": 0.1},
+    ("fednova", "lr"): {"mu": 0.1},
+    ("first_of", "least"): {"window": 2.0},
+}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -70,9 +70,12 @@ def test_callbacks_of_the_command_line_take_the_place_of_those_of_the_recipe(
     first = offbeat("run", recipe, "--out", "one", "--set", f"callbacks={entry}")
     assert "stopped: enough" in first.out
     assert notes("one", "made") == [["start", "fedcompass", 0, 4, 0], [0], [2], [4], ["end", "enough"]]
-    assert (
-        offbeat("run", recipe, "--out", "two", "--set", f"callbacks={entry}", "--callback", by_name).code == 0
-    )
+    own = {**yaml.safe_load(Path(recipe).read_text()), "callbacks": json.loads(entry)}
+    Path("own.yaml").write_text(yaml.safe_dump(own))
+    allowed = ("--allow", module())
+    assert offbeat("run", "own.yaml", "--out", "two", "--callback", by_name, *allowed).code == 0
+    twice = offbeat("run", recipe, "--out", "three", "--set", f"callbacks={entry}", "--callback", by_name)
+    assert (twice.code, "callbacks is given twice" in twice.err) == (2, True)
     assert not Path("two/made").exists()
     assert notes("two")[-1] == ["end", "reached 15 client tasks"]
     record = ob.read_run("two")

@@ -95,7 +95,7 @@ def test_a_directory_that_was_not_there_is_told(offbeat: Any, tmp_path: Path, co
 def test_why_a_directory_cannot_be_written_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_unwritable(tmp_path) is None
     assert why_unwritable(tmp_path / "none") == f"{tmp_path / 'none'} is no directory"
-    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
     assert why_unwritable(tmp_path) == f"this user cannot write to {tmp_path}"
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     assert why_unwritable(tmp_path) == f"{tmp_path} is on a read-only file system"

@@ -39,7 +39,7 @@ def test_a_container_is_closed(name: str):
 
 def test_the_backup_is_of_the_servers_run_and_closed():
     service, given = SERVICES["backup"], command("backup")
-    assert str(given["directory"]) == command("server")["state"]
+    assert str(given["directory"]) == str(command("server")["state"])
     assert str(given["target"]).startswith("/backup/")
     assert (given["every"], given["keep"]) == ("5m", 24)
     assert service["volumes"] == ["server:/state", "backup:/backup"]

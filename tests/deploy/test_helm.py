@@ -53,7 +53,7 @@ def command_line(role: str) -> list[str]:
 @pytest.mark.parametrize("role", ["server", "site"])
 def test_the_command_line_is_one_of_offbeat(role: str):
     given = parse(list(map(str, command_line(role))))
-    assert given["state"].startswith("/state/")
+    assert str(given["state"]).startswith("/state/")
     files = {key: str(value) for key, value in given.items() if str(value).startswith("/secrets/")}
     assert len(files) == (3 if role == "server" else 0)
 
@@ -128,7 +128,7 @@ def test_the_backup_is_of_the_servers_run_and_its_pod_is_closed():
         VALUE.sub(str(values("server")["backup"]["keep"]), word.strip("- ")) for word in words.splitlines()
     ]
     given = parse([line[0], *line[1:3], "--" + line[3]])
-    assert str(given["directory"]) == parse(list(map(str, command_line("server"))))["state"]
+    assert str(given["directory"]) == str(parse(list(map(str, command_line("server"))))["state"])
     assert (str(given["target"]), given["keep"]) == ("/backup/run", 24)
     for rule in (
         "runAsNonRoot: true",

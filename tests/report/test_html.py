@@ -151,7 +151,7 @@ def test_cards_of_labels_that_tie_name_them_all_and_have_no_colour(tmp_path: Pat
     text = path.read_text(encoding="utf-8")
     cards = [part.split("</div>")[0] for part in text.split('<div class="card"')[1:]]
     assert [card.split("<span>")[1].split("</span>")[0] for card in cards][:2] == [
-        "first to 80 %: a and b, - the time of c",
+        "first to 80 %: a and b",
         "best accuracy: a and b",
     ]
     assert all(card.startswith(">") for card in cards[:2])

@@ -38,7 +38,7 @@ def test_what_both_must_have() -> None:
     shared = public(Run).keys() & public(RunRecord).keys()
     assert shared == {"journal", "metrics", "rows", "evaluations", "client_metrics", "entries", "stop_reason",
                       "path", "label", "seed", "clients", "client_names", "duration", "higher_is_better",
-                      "summary"}  # fmt: skip
+                      "summary", "diverged"}  # fmt: skip
 
 
 def test_they_say_the_same(tmp_path: Path) -> None:
