@@ -13,8 +13,10 @@ at which the rule of collapse finds that the model has collapsed. Each of them i
 
 An update whose own model, where its client's training has ended, has a loss of more than twice the first one
 is of a client whose training diverges: where the guard refuses it, that is counted as `diverged`, and is no
-false alarm. A training that does not work without the guard is counted apart: one of its losses is not finite
-or above twice the first one, or the median loss of the second half of its evaluations is not below the first.
+false alarm. A training that does not work without the guard is counted apart: one of its losses is not
+finite, or the median accuracy of the second half of its evaluations is not above the first. (The counts on
+the page about robust aggregation left out trainings by their losses: those with one above twice the first,
+and those whose median loss of the second half is not below the first.)
 What is in --out already is kept, so an interrupted call goes on. `--first` begins with another world: laws
 and rules were tuned on worlds below 70,000 and from 1,000,000 on, and judged on those from 70,000 on.
 
@@ -208,7 +210,7 @@ def count(number: int) -> dict[str, Any]:
     refused = [row for row in rejected if learner.evaluate(learner.models[row["task"]])["loss"] <= most]
     skipped, back = run.entries("skipped"), run.entries("rolled_back")
     losses, found = [row["loss"] for row in run.metrics], collapses(run.metrics)
-    unguarded = without_guard(run_with) if refused or skipped or back else losses
+    unguarded = without_guard(run_with) if refused or skipped or back else run.metrics
     reasons = [str(row["reason"]) for row in (*refused, *skipped, *back)] + found
     return {
         **about, "updates": run.summary.aggregated, "versions": run.summary.versions,
@@ -229,21 +231,20 @@ def collapses(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def without_guard(run_with: Callable[[Any], ob.Run]) -> list[float | None]:
-    """The losses of the same world without a guard; one that is not finite where the run fails."""
+def without_guard(run_with: Callable[[Any], ob.Run]) -> Sequence[Mapping[str, Any]]:
+    """The evaluations of the same world without a guard; none where the run fails."""
     try:
-        return [row["loss"] for row in run_with(None).metrics]
+        return run_with(None).metrics
     except ob.RunError:
-        return [None]
+        return []
 
 
-def works(losses: list[float | None]) -> bool:
-    """Whether a training works, by its losses."""
-    finite = [loss for loss in losses if loss is not None and np.isfinite(loss)]
-    first = losses[0]
-    if first is None or len(finite) < len(losses) or max(finite) > 2 * first:
+def works(metrics: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a training works, by its accuracies: one that overfits does, whatever its losses."""
+    if not metrics or not all(row["loss"] is not None and np.isfinite(row["loss"]) for row in metrics):
         return False
-    return float(np.median(finite[len(finite) // 2 :])) < first
+    accuracies = [row["accuracy"] for row in metrics]
+    return float(np.median(accuracies[len(accuracies) // 2 :])) > accuracies[0]
 
 
 def main() -> None:

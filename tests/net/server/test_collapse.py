@@ -247,6 +247,21 @@ def test_a_metric_gains_nothing_while_the_loss_is_high() -> None:
     assert not isinstance(found[-1], str)
 
 
+def test_small_weights_are_excused_by_much_and_large_ones_by_a_kept_gain() -> None:
+    """The accuracy of an attacked model may be 0.25 by chance, while its loss is near the first one."""
+
+    def recorded(norm: float, accuracy: float) -> bool:
+        detector = CollapseDetector()
+        for metrics in ({"loss": 2.0, "accuracy": 0.1}, *[{"loss": 1.9, "accuracy": 0.25}] * 6):
+            detector.judge(metrics)
+        return "relative_norm" in detector.to_record({"loss": 2.5, "accuracy": accuracy}, norm)
+
+    assert recorded(0.1, 0.25)
+    assert not recorded(0.1, 0.41)
+    assert not recorded(10.0, 0.25)
+    assert recorded(10.0, 0.12)
+
+
 def test_losses_below_zero() -> None:
     assert judged(-0.5, -0.4, -0.6, -0.4, -3.0, -0.3) == [True, False, True, False, True, False]
     assert isinstance(judged(-0.5, -3.0, -3.0, -3.0, -3.0, *[12.5] * 5)[-1], str)

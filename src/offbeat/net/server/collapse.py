@@ -17,8 +17,8 @@ median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 
 After a collapse the rule is more eager for `ALERT` evaluations, since an attack may go on, and its last
 update may leave a model from which training is slow, with a loss a little above l₀. Then two losses in a row
-above l₀ suffice, without the gain in metrics of 4, and for 5 two evaluations. What is found so does not make
-these evaluations more: a run whose losses begin above l₀ goes back a few times, and then no more.
+above l₀ suffice, without a fifth of what metrics can gain, and for 5 two evaluations. What is found so does
+not make these evaluations more: a run whose losses begin above l₀ goes back a few times, and then no more.
 
 A model that keeps its metrics has not collapsed, whatever its loss: an overconfident one has a large loss.
 So metrics excuse an evaluation: the one by which the run is compared, and most of those that have a say.
@@ -31,15 +31,15 @@ clients measure has no say, since they may invent it.
 - 2 says nothing of an evaluation whose metrics keep half of their gains.
 - 3 says nothing unless the metrics have lost their gains in the same way. Where no metric has a say, an
   honest run may overfit: a loss that has lost its gain is then a warning, and the run goes on.
-- 4 and 5 say nothing of one whose metrics keep a fifth of their gains, or have gained a fifth, for 5 a third,
-  of what lies between their first values and 1, or 0 where less is better. A metric with a best value above 1
-  has no such end.
+- 4 and 5 say nothing of one whose metrics have gained a fifth, for 5 a third, of what lies between their
+  first values and 1, or 0 where less is better. A metric with a best value above 1 has no such end. A fifth
+  of the gain is as much, but for small weights in 5.
 
 With unequal data one update may spoil a version for a while; so one evaluation alone says nothing. An
 evaluation without a metric "loss" says nothing either.
 
 A rollback goes to the version with the lowest loss, of those that 5 says nothing of and whose loss has gained
-a tenth of l₀, or whose metrics have learnt as much as 4 demands; else to the initial model. What an attack
+a tenth of l₀, or whose metrics a fifth of what they can gain; else to the initial model. What an attack
 from the beginning leaves may have a loss a little below l₀, and still be far from a good one.
 """
 
@@ -177,12 +177,9 @@ class _Course:
         """Whether a value has kept more than a share of what was gained."""
         return self.first is not None and value < self.first - share * self.gain
 
-    def learnt(self, value: float, share: float, end: float) -> bool:
-        """Whether a value keeps a fifth of what was gained, or has gained a share of the way to an end."""
-        if self.first is None:
-            return False
-        kept = self.gain > 0 and self.keeps(value, GAINED)
-        return kept or (self.best >= end and value < self.first - share * (self.first - end))
+    def gained_towards(self, end: float, value: float, share: float) -> bool:
+        """Whether a value has gained more than a share of the way to an end, which none has passed."""
+        return self.first is not None and self.best >= end and value < self.first - share * (self.first - end)
 
     def has_lost(self) -> bool:
         """Whether all of the last `SLOW_WINDOW` have lost a gain that was large."""
@@ -228,7 +225,11 @@ class CollapseDetector:
             self.withdraw()
             self._alert = ALERT
             return "its loss is not finite"
-        over = self._losses.first is not None and loss > self._most() and not self._learnt(values, GAINED)
+        over = (
+            self._losses.first is not None
+            and loss > self._most()
+            and not self._learnt(values, GAINED, GAINED)
+        )
         jump = self._losses.first is not None and loss > self._jump_limit() and not self._kept(values)
         self._losses.add(loss)
         for name, value in values.items():
@@ -263,7 +264,7 @@ class CollapseDetector:
         if "loss" not in metrics or not (shrunk or grown):
             return {}
         gained = self._losses.gained(metrics["loss"], GAINED if shrunk else GROWN)
-        gained = gained or self._learnt(self._values(metrics), LEARNT)
+        gained = gained or self._learnt(self._values(metrics), LEARNT, inf if shrunk else GAINED)
         return {} if gained else {RELATIVE_NORM: norm}
 
     @property
@@ -366,11 +367,12 @@ class CollapseDetector:
         """Whether the metrics keep a model whose loss has jumped."""
         return self._excused(lambda name, course: course.keeps(values.get(name, inf), KEPT)) is True
 
-    def _learnt(self, values: Mapping[str, float], share: float) -> bool:
-        """Whether the metrics keep a fifth of what was gained, or gained a share of what can be gained."""
+    def _learnt(self, values: Mapping[str, float], share: float, kept: float = inf) -> bool:
+        """Whether the metrics have gained a share of what can be gained, or keep one of what was gained."""
 
         def keeps(name: str, course: _Course) -> bool:
-            return course.learnt(values.get(name, inf), share, -1.0 if self._more_is_better(name) else 0.0)
+            value, end = values.get(name, inf), -1.0 if self._more_is_better(name) else 0.0
+            return course.gained_towards(end, value, share) or (course.gain > 0 and course.keeps(value, kept))
 
         return self._excused(keeps) is True
 
