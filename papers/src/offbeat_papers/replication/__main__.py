@@ -21,7 +21,7 @@ from offbeat_papers.folder import default_results
 from offbeat_papers.measure import checkout, commit
 from offbeat_papers.replication.design import load_design
 from offbeat_papers.replication.judge import AnsweredClaim, answer_papers, first_of_effects
-from offbeat_papers.replication.rule import Answer
+from offbeat_papers.replication.rule import Answer, seeds_to_decide
 from offbeat_papers.replication.runs import all_cells, make_runs, open_cells
 from offbeat_papers.rows import Results
 from offbeat_papers.run import estimate
@@ -105,6 +105,11 @@ def _answer_text(claim: AnsweredClaim) -> str:
             parts.append(f"{ahead} of {of} ahead")
         if claim.effect is not None:
             parts.append(_effect_text(claim.effect, claim.by))
+            if claim.answer == Answer.NOT_DECIDED:
+                needed = seeds_to_decide(claim.effect, claim.sampled.margin, claim.sampled.seeds)
+                parts.append(
+                    "no number of seeds is known" if needed is None else f"about {needed} seeds would do"
+                )
         if claim.effect_at_target is not None:
             parts.append(f"at the target alone {exp(claim.effect_at_target):.2f}x")
         if claim.paper is not None:
