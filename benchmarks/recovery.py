@@ -81,7 +81,8 @@ def make(directory: Path, rows: int) -> None:
         for name in list(tasks):
             now += 0.01
             task = tasks.pop(name)
-            update = UpdateSubmission(task.task, task.steps, delta, integers, {}, 0.1)
+            # An algorithm may keep the tensors of an update, so each update has its own.
+            update = UpdateSubmission(task.task, task.steps, delta.clone(), integers, {}, 0.1)
             coordinator.receive(now, name, update)
             take()
             if store.due(0):

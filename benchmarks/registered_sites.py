@@ -58,9 +58,10 @@ class Federation:
             name, alive = self.names[self.turn], self.names[self.turn - len(self.names) // 2]
             self.turn = (self.turn + 1) % len(self.names)
             task = self.tasks[name]
+            # An algorithm may keep the tensors of an update, so each update has its own.
             self.coordinator.heartbeat(self.now, alive, Heartbeat())
             self.coordinator.receive(
-                self.now, name, UpdateSubmission(task.task, task.steps, delta, integers, {})
+                self.now, name, UpdateSubmission(task.task, task.steps, delta.clone(), integers, {})
             )
             self.coordinator.tick(self.now)
             self.take()

@@ -17,11 +17,11 @@ weights are each world's own. A batch is a file of --out, and what is there is k
 goes on. The second command trains nothing: the present rule judges the recorded evaluations, and --show
 prints each collapse that it finds.
 
-Whether a world trains is judged by the metric by which its run is compared: the medians of its second half
-and of its last tenth keep half of the gain, from its first value to its best median of five. A collapse that
-the rule finds in such a world is a false alarm. Counted apart are worlds that lose half of the gain, worlds
-that end no better than they began, and worlds whose loss never falls: its lowest median of five is not below
-the first one.
+Whether a world trains is judged by the metric by which its run is compared, and, where more are recorded, by
+most of them: the medians of the second half and of the last tenth keep half of the gain, from the first value
+to the best median of five. A collapse that the rule finds in such a world is a false alarm. Counted apart are
+worlds that lose half of the gain, worlds that end no better than they began, and worlds whose loss never
+falls: its lowest median of five is not below the first one.
 
 With no false alarm in n worlds, the share of worlds with one is below 3 / n, with 95 % confidence.
 """
@@ -254,19 +254,24 @@ def make(number: int) -> dict[str, Any]:
 
 
 def trains(recorded: tuple[str, ...], course: dict[str, Array]) -> str:
-    """How a world trains, by the metric by which its run is compared."""
-    name = recorded[0] if recorded else "loss"
-    values = course[name] * (-1.0 if name in LOWER else 1.0)
+    """How a world trains, by the metric by which its run is compared, and most of the others."""
     if not all(np.isfinite(course[name]).all() for name in ("loss", *recorded)):
         return "does not train"
-    first, best = values[0], np.median(sliding_window_view(values, 5), 1).max()
-    end = min(np.median(values[len(values) // 2 :]), np.median(values[-len(values) // 10 :]))
-    if end <= first:
+    kept = [share_kept(name, course[name]) for name in recorded or ("loss",)]
+    if kept[0] <= 0:
         return "does not train"
-    if end <= (first + best) / 2:
+    if kept[0] <= 0.5 or 2 * sum(share > 0.5 for share in kept) <= len(kept):
         return "loses half"
     falls = np.median(sliding_window_view(course["loss"], 5), 1).min() < course["loss"][0]
     return "trains" if falls else "loss never falls"
+
+
+def share_kept(name: str, values: Array) -> float:
+    """The share of a metric's gain that the medians of its second half and of its last tenth keep."""
+    values = values * (-1.0 if name in LOWER else 1.0)
+    first, best = values[0], np.median(sliding_window_view(values, 5), 1).max()
+    end = min(np.median(values[len(values) // 2 :]), np.median(values[-len(values) // 10 :]))
+    return float((end - first) / (best - first)) if best > first else 0.0
 
 
 def judged(recorded: tuple[str, ...], course: dict[str, Array]) -> tuple[list[tuple[int, str]], bool]:
