@@ -118,6 +118,25 @@ def test_nobody_is_put_aside_without_whom_nothing_is_released() -> None:
     assert sums.sent_away == set()
 
 
+def test_where_it_is_not_sure_nobody_is_sent_away_and_those_aside_come_back() -> None:
+    """A client is aside for twice as long each time, so few sums are invalid."""
+    for bad in range(5):
+        sums, invalid, there = SpoiledSums(3), 0, 0
+        rng = np.random.default_rng(bad)
+        for _ in range(400):
+            present = sorted(set(range(5)) - set(sums.aside))
+            chosen = set(rng.choice(present, 3, replace=False).tolist())
+            invalid, there = invalid + (bad in chosen), there + (bad in present)
+            sums.note(chosen, bad not in chosen, present, sure=False)
+        assert sums.sent_away == set()
+        assert invalid <= 25
+        assert there > invalid / 2
+        for _ in range(2000):  # it has stopped
+            present = sorted(set(range(5)) - set(sums.aside))
+            sums.note(present[:3], True, present, sure=False)
+        assert sums.aside == []
+
+
 def test_sums_that_all_fail_convict_nobody() -> None:
     """As where a helper spoils them: somebody is aside at any time, and is back before long."""
     sums = SpoiledSums(3)

@@ -7,6 +7,9 @@ of them are put aside at a time, half if there are enough other clients. An inva
 clients refutes it. Only an explanation that is left alone, and without which releases are valid for long
 enough, is sent away. So one client that spoils sums, and times that as it likes, cannot have another one sent
 away: it is in every invalid release itself.
+
+Where helpers do not vote, one of them may spoil the sums of the releases that a client is in. So nobody is
+sent away there: a client that would be is aside instead, each time for twice as many valid releases.
 """
 
 from collections import Counter
@@ -27,6 +30,8 @@ _REMEMBERED = 32
 # Most clients of an explanation, and most combinations that are searched for one.
 _LARGEST, _WORK = 3, 4096
 _TRIALS, _DOUBT = 3, 0.001
+# The trial of a client that comes back and sums with it are invalid again is doubled this often, at most.
+_DOUBLED = 8
 # After this number of valid releases for each invalid one, no client is put aside for now.
 _CALM = 10
 
@@ -67,6 +72,8 @@ class SpoiledSums:
         self.sent_away: set[ClientId] = set()
         self._invalid: list[Clients] = []
         self._explanations: list[Clients] = []
+        # How often clients would have been sent away, if that were sure.
+        self._suspected = Counter[Clients]()
         # How often releases without the clients of an explanation were valid.
         self._tried = Counter[Clients]()
         # Releases while no client was aside, by whether they were valid.
@@ -74,13 +81,16 @@ class SpoiledSums:
         # Valid releases in a row: since the last invalid one, and since the last change.
         self._valid = self._trials = 0
 
-    def note(self, clients: Collection[ClientId], valid: bool, present: Collection[ClientId]) -> None:
+    def note(
+        self, clients: Collection[ClientId], valid: bool, present: Collection[ClientId], *, sure: bool = True
+    ) -> None:
         """Note a release whose sum was formed.
 
         Args:
             clients: The clients of its updates.
             valid: Whether its sum was valid.
             present: The clients that take part in the run, those that are put aside left out.
+            sure: Whether nobody but a client can have spoiled the sum.
         """
         if not self.aside:
             self._before[valid] += 1
@@ -94,7 +104,7 @@ class SpoiledSums:
         # A release with a client that is aside began before the change and does not count.
         self._trials += set(clients).isdisjoint(self.aside)
         if self.aside and self._trials >= self._enough:
-            self._end_trial()
+            self._end_trial(sure=sure)
         if not self.aside:
             self._put_aside(present)
 
@@ -107,7 +117,8 @@ class SpoiledSums:
     def _enough(self) -> int:
         """Valid releases in a row that are no accident any more, for as often as sums were spoiled before."""
         share = self._before[False] / (self._before.total() + 1)
-        return max(_TRIALS, ceil(log(_DOUBT) / log(1 - share))) if share else _TRIALS
+        least = max(_TRIALS, ceil(log(_DOUBT) / log(1 - share))) if share else _TRIALS
+        return least << min(_DOUBLED, self._suspected[frozenset(self.aside)])
 
     def _explain(self) -> None:
         self._explanations = smallest_explanations(self._invalid)
@@ -120,21 +131,28 @@ class SpoiledSums:
         self.bring_back()
         alone = len(self._explanations) == 1
         calm = not alone and self._valid >= _CALM * len(self._invalid)
-        if len(self._invalid) < _FEWEST or calm:
+        # Clients that were suspected before are the first ones again.
+        suspected = [own for own in self._explanations if self._suspected[own]]
+        if len(self._invalid) < (1 if suspected else _FEWEST) or calm:
             return
-        room, half = len(set(present)) - self._fewest, max(1, len(self._explanations) // 2)
+        explanations = suspected or self._explanations
+        room, half = len(set(present)) - self._fewest, max(1, len(explanations) // 2)
         chosen: set[ClientId] = set()
-        for own in sorted(self._explanations, key=lambda own: (self._tried[own], sorted(own)))[:half]:
+        for own in sorted(explanations, key=lambda own: (self._tried[own], sorted(own)))[:half]:
             if len((chosen | own) & set(present)) <= room:
                 chosen |= own
         self.aside = sorted(chosen)
 
-    def _end_trial(self) -> None:
+    def _end_trial(self, *, sure: bool) -> None:
         """End a trial in which the releases without the clients aside were valid."""
         covered = [own for own in self._explanations if own <= set(self.aside)]
-        if covered == self._explanations and len(covered) == 1:
-            self.sent_away |= covered[0]
-            self._forget([own for own in self._invalid if not own & self.sent_away])
+        if len(covered) == 1 and (covered == self._explanations or self._suspected[covered[0]]):
+            away = covered[0]
+            if sure:
+                self.sent_away |= away
+            else:
+                self._suspected[away] += 1
+            self._forget([own for own in self._invalid if not own & away])
         self._tried.update(covered)
         self.bring_back()
 

@@ -77,7 +77,8 @@ class ReleaseEvidence:
                 self._not_opened(event, owners[task], helpers)
         if summed and (event.invalid or not event.reason):
             there = set(present) - set(self.aside) - set(self.sent_away)
-            self._sums.note({owners[task] for task in summed}, not event.invalid, there)
+            clients = {owners[task] for task in summed}
+            self._sums.note(clients, not event.invalid, there, sure=committee.votes)
             for client in self._sums.sent_away:
                 self.sent_away.setdefault(client, SecureRefusal.SPOILS.value)
 
