@@ -240,6 +240,27 @@ def test_a_helper_that_answers_with_something_else_is_not_asked_again(
     assert driver.warnings == ["release 12: helper hospital-b has answered with another release or length"]
 
 
+def test_with_too_few_helpers_that_answer_rightly_a_release_fails_and_names_the_others(
+    tmp_path: Path,
+) -> None:
+    """Nobody is left who could be waited for."""
+    federation = Federation(tmp_path, count=2)
+    for _ in range(3):
+        federation.add(np.ones(federation.committee.parameters, np.int64))
+    driver = Driver(federation, federation.unmasking())
+
+    def answer(number: int, request: UnmaskRequest) -> Answer:
+        found = driver.honest(number, request)
+        return replace(found, manifest=bytes(32)) if number else found
+
+    driver.answer = answer
+    driver.run(driver.unmasking.begin(range(2), 0.0))
+    assert driver.unmasking.phase is FAILED
+    assert driver.unmasking.reason == (
+        "release 12 is not used: helper hospital-b has answered with another release or length"
+    )
+
+
 def test_what_nobody_asked_is_ignored(federation: Federation) -> None:
     driver = Driver(federation, federation.unmasking(), lambda number, request: None)
     driver.run(driver.unmasking.begin(range(3), 0.0))
@@ -280,8 +301,9 @@ def test_too_few_updates_after_some_are_left_out_are_not_summed(federation: Fede
         federation.entries[place] = replace(federation.entries[place], boxes=(b"",) * 3)
     driver = unmask(federation)
     assert driver.unmasking.reason == (
-        "release 12 is not used: 3 of its updates have seeds that do not decrypt, and what is left of it may "
-        "not be summed (release 12 has the updates of 2 clients: 3 to 10 are summed together)"
+        "release 12 is not used: 3 of its updates have seeds that do not decrypt at auditor, hospital-a, "
+        "hospital-b, and what is left of it may not be summed (release 12 has the updates of 2 "
+        "clients: 3 to 10 are summed together)"
     )
     assert driver.unmasking.phase is FAILED
     assert [helper.instance for helper in federation.helpers] == [0, 0, 0]

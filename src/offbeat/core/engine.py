@@ -94,6 +94,7 @@ class Engine:
         rows: Number of journal rows so far.
         staleness_sum: Sum of the staleness of all updates that arrived, in versions.
         bits_up: Bits of all updates that arrived, as their codec made them.
+        failed: Number of releases that have failed: their versions do not count.
         exhausted: The client whose privacy budget the last event has left spent, or None. The driver then
             applies its `Left` with the ledger's `left_reason`, and lets it join no more.
     """
@@ -113,6 +114,7 @@ class Engine:
         self.rows = 0
         self.staleness_sum = 0
         self.bits_up = 0
+        self.failed = 0
         self.exhausted: ClientId | None = None
         self._model_bytes, self._model_bits = model_bytes, 8 * model_bytes
 
@@ -140,7 +142,10 @@ class Engine:
         task = server.current_task
         made: tuple[Command, ...] = ()
         rows = self.rows
-        record(event_row(rows, now, event, version, task))
+        row = event_row(rows, now, event, version, task)
+        if type(event) is Released:
+            row = self._end_release(row, event)
+        record(row)
         # `is` takes a third of the time that `isinstance` takes to refuse a struct's class.
         if type(event) is Arrived:
             assert task is not None
@@ -157,8 +162,11 @@ class Engine:
             tensors.skipped = [own for own in tensors.skipped if own.version != event.version]
         elif type(event) is RolledBack and tensors is not None:
             tensors.roll_back(event, server.version)
-        elif type(event) is CommitteeFormed and tensors is not None:
-            tensors.updates.clear()
+        elif type(event) is CommitteeFormed:
+            if self.ledger is not None:
+                self.ledger.helped = True
+            if tensors is not None:
+                tensors.updates.clear()
         elif type(event) is Released and tensors is not None:
             made = (tensors.finish_release(event),)
         for command in commands:
@@ -188,7 +196,16 @@ class Engine:
         row = command_row(seq, now, command, command.version)
         if self.ledger is None:
             return row
-        return replace(row, data={**(row.data or {}), **self.ledger.charge(command)})
+        return replace(row, data={**(row.data or {}), **self.ledger.begin(command)})
+
+    def _end_release(self, row: Row, event: Released) -> Row:
+        """Count a release that has failed; the row of its end, with what it takes of the budgets."""
+        self.failed += bool(event.reason)
+        if self.ledger is None:
+            return row
+        return replace(
+            row, data={**(row.data or {}), **self.ledger.end(formed=not event.reason or event.formed)}
+        )
 
     def _find_exhausted(self, event: Event, ledger: PrivacyLedger) -> None:
         """Note the client of an arrival for which one more release, beside its held updates, is too much."""
@@ -236,6 +253,11 @@ class Engine:
         if self.tensors is not None:
             self.tensors.lose(task)
 
+    @property
+    def versions(self) -> int:
+        """Number of versions made: that of a release that has failed is none."""
+        return self.server.version - self.failed
+
     def stop_reason(self) -> str | None:
         """Reason to stop now, the schedule's or a limit's. None means that the run continues."""
         server = self.server
@@ -243,7 +265,7 @@ class Engine:
             return server.stopped
         if self.ledger is not None and (reason := self.ledger.stop_reason) is not None:
             return reason
-        return self.until.reached(server.version, server.counts["arrived"])
+        return self.until.reached(self.versions, server.counts["arrived"])
 
     @property
     def bytes_up(self) -> int:

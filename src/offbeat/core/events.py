@@ -184,7 +184,8 @@ class Released(Struct, frozen=True, gc=False):
 
     Attributes:
         version: The version that it makes.
-        reason: Why it has failed: then the version has the content of the one before. Empty if it has not.
+        reason: Why it has failed: then the version has the content of the one before, and does not count.
+            Empty if it has not.
         left_out: The tasks whose updates are not in the sum.
         helpers: Names of those that have answered.
         instances: Instance number of each helper's file that has answered with a sum.
@@ -192,6 +193,7 @@ class Released(Struct, frozen=True, gc=False):
         complaints: The helpers that say of a task that its seeds do not decrypt, by name, for each such task.
         at_fault: Why helpers are to blame, by name.
         invalid: Whether it has failed as its sum cannot be that of clipped updates.
+        formed: Whether its sum was formed although it has failed, or may have been.
     """
 
     version: Version
@@ -203,6 +205,7 @@ class Released(Struct, frozen=True, gc=False):
     complaints: tuple[tuple[TaskId, tuple[str, ...]], ...] = ()
     at_fault: Mapping[str, str] = field(default_factory=dict)
     invalid: bool = False
+    formed: bool = False
 
 
 Event = (

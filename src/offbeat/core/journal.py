@@ -181,7 +181,7 @@ def command_row(seq: int, t: float, command: commands.Command, version: int) -> 
             return Row(seq, t, "command", name, client, task, version=version, data=data or None)
 
 
-_LATER = ("complaints", "at_fault", "invalid")
+_LATER = ("complaints", "at_fault", "invalid", "formed")
 """Values of a `Released` that its row has only where there are any."""
 
 _COMMANDS: dict[type, tuple[str, tuple[str, ...]]] = {

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 import yaml
 
-from offbeat.core.commands import Aggregate
 from offbeat.core.metric_names import CLIENTS, NamedMetric, finite, in_order
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.inference.markdown import code_block, escaped, table
@@ -192,9 +191,8 @@ def _privacy(record: RunRecord) -> list[str]:
 def _noise(record: RunRecord, plan: ReleasePlan) -> list[str]:
     assert plan.noise is not None
     ledger = PrivacyLedger(plan)
-    for row in record.rows("command"):
-        if row.name == "aggregate" and row.data is not None:
-            ledger.charge(Aggregate(tuple(row.data["tasks"]), row.data, clients=tuple(row.data["clients"])))
+    for row in record.rows():
+        ledger.read(row)
     spent, noise = ledger.summary(), plan.noise
     rows = [
         ("ε of the busiest client", f"{spent['epsilon']:.4g}"),

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from offbeat.core.commands import Aggregate
 from offbeat.core.privacy.privacy_options import privacy_text
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.report.records import clock_name
@@ -71,10 +70,8 @@ def _spending(record: RunRecord, clock: str) -> Spending | None:
     if plan is None or plan.noise is None:
         return None
     ledger, seconds, epsilon = PrivacyLedger(plan), list[float](), list[float]()
-    for row in record.rows("command"):
-        if row.name == "aggregate" and row.data is not None:
-            clients, tasks = tuple(row.data["clients"]), tuple(row.data["tasks"])
-            ledger.charge(Aggregate(tasks, {"weights": row.data["weights"]}, clients=clients))
+    for row in record.rows():
+        if ledger.read(row) and row.data is not None:
             seconds.append(row.t)
             epsilon.append(row.data["epsilon"])
     return Spending(

@@ -83,7 +83,7 @@ def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> di
     arrived = server.counts["arrived"]
     return {
         "seconds": seconds,
-        "versions": server.version,
+        "versions": engine.versions,
         "tasks": arrived,
         "dispatched": server.dispatched,
         "aggregated": server.counts["aggregated"],

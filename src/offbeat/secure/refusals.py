@@ -51,7 +51,7 @@ class SecureRefusal(StrEnum):
         "--set server.helpers"
     )
     LEFT_OUT = (
-        "release {release} is not used: {left_out} of its updates have seeds that do not decrypt, "
+        "release {release} is not used: {left_out} of its updates have seeds that do not decrypt at {names}, "
         "and what is left of it may not be summed ({reason})"
     )
     REFUSED = "release {release} is not used: helper {name} refuses it ({reason})"
@@ -65,7 +65,16 @@ class SecureRefusal(StrEnum):
         "the update of task {task} is left out of release {release}: its seeds do not decrypt at {names}"
     )
     WRONG_SHARE = "release {release}: helper {name} has answered with another release or length"
+    FEW_ANSWERS = "release {release} is not used: {told}"
     GIVEN_UP = "release {release} is given up after {seconds:.0f} s: no answer of {names}"
+    FAILING = (
+        "{count} releases in a row have failed, and the next one waits for its helpers, which are asked "
+        "again: {reason}; mend who is to blame, or name a new committee with --set server.helpers"
+    )
+    LOST = (
+        "{names}: gone instead of an answer for a release; a helper ends so whose answers are malformed: "
+        "look for its name in the log, mend it, or name a new committee with --set server.helpers"
+    )
     OUT = (
         "helper {name} is out: it was in the minority twice, the last time as it {reason}; it is not asked "
         "any more, and takes part again in a new committee only"

@@ -142,7 +142,8 @@ class Unmasking:
         self._present: set[int] = set()
         self._checked: set[int] = set()
         self._silent: set[int] = set()
-        self._excluded: set[int] = set()
+        # Why helpers are not asked again in this release.
+        self._excluded: dict[int, str] = {}
         self._asked: list[AskedHelper] = []
         self._shares: list[_Share] = []
         # Once helpers are asked again: which of them answered for which group at first.
@@ -189,7 +190,7 @@ class Unmasking:
         if isinstance(answer, UnmaskRefused):
             self._refused(helper, answer)
         elif not self._taken(helper, answer):
-            self._exclude(helper)
+            self._exclude(helper, "has answered with another release or length")
             wrong = SecureRefusal.WRONG_SHARE.format(release=self.release, name=self._name(helper))
             effects = [WarnOperator(wrong)]
         return [*effects, *self._advance(now)]
@@ -219,7 +220,7 @@ class Unmasking:
             What is to be done; None if no other helper holds any group, or they were asked already.
         """
         answered = {group: {s.helper for s in self._shares if group in s.groups} for group in self._all}
-        others = self._present - self._excluded
+        others = self._present - set(self._excluded)
         able = any(self._holders(group) & others - answered[group] for group in self._all)
         if self._first is not None or not able:
             return None
@@ -242,6 +243,9 @@ class Unmasking:
 
     def _advance(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
+        if not self._over and len(self.committee.helpers) - len(self._excluded) < self.committee.needed:
+            told = "; ".join(f"helper {self._name(helper)} {why}" for helper, why in self._excluded.items())
+            self._fail(SecureRefusal.FEW_ANSWERS.format(release=self.release, told=told))
         if self.phase is UnmaskingPhase.CHECKING:
             effects += self._check(now)
         if self.phase is UnmaskingPhase.ASKING:
@@ -250,7 +254,7 @@ class Unmasking:
 
     def _check(self, now: float) -> list[Effect]:
         waiting = {asked.helper for asked in self._asked if not asked.late}
-        known = self._checked | self._excluded | {asked.helper for asked in self._asked}
+        known = self._checked | set(self._excluded) | {asked.helper for asked in self._asked}
         fresh = sorted(self._present - known)
         if not fresh and not waiting and len(self._checked & self._present) >= self.committee.needed:
             return self._commit()
@@ -265,7 +269,10 @@ class Unmasking:
         entries = bare_entries(self._entries)
         reason = committee.refusal(release, entries) or committee.weight_refusal(release, entries)
         if reason:
-            text = SecureRefusal.LEFT_OUT.format(release=release, left_out=len(left_out), reason=reason)
+            names = ", ".join(sorted({name for names in self.complaints.values() for name in names}))
+            text = SecureRefusal.LEFT_OUT.format(
+                release=release, left_out=len(left_out), names=names, reason=reason
+            )
             self._fail(text if left_out else reason)
             return []
         self._manifest = committee.manifest(release, entries)
@@ -288,7 +295,7 @@ class Unmasking:
 
     def _choose(self, group: int, shared_out: dict[int, list[int]]) -> int | None:
         """Choose the helper for a group: the least busy, of those asked already once they are T + 1."""
-        able = self._holders(group) & self._present - self._excluded - self._silent
+        able = self._holders(group) & self._present - set(self._excluded) - self._silent
         if self._first is not None and (others := able - self._first[group]):
             able = others
         if not able:
@@ -317,7 +324,7 @@ class Unmasking:
                 self.complaints[task] = (*self.complaints.get(task, ()), self._name(helper))
         else:
             # The helper was not connected when the others checked.
-            self._exclude(helper)
+            self._exclude(helper, "says that seeds do not decrypt, which it has not said before")
 
     def _taken(self, helper: int, share: UnmaskShare) -> bool:
         """Keep a share that was asked for and is still needed; False for one that cannot be right."""
@@ -356,10 +363,10 @@ class Unmasking:
         self._asked = [asked for asked in self._asked if asked.helper != helper]
         self._silent.discard(helper)
 
-    def _exclude(self, helper: int) -> None:
+    def _exclude(self, helper: int, why: str) -> None:
         """A helper is not asked again in this release."""
         self._forget(helper)
-        self._excluded.add(helper)
+        self._excluded[helper] = why
         self._checked.discard(helper)
 
     def _leave_out(self, tasks: Iterable[TaskId]) -> None:
@@ -386,7 +393,7 @@ class Unmasking:
             wanted = set(range(len(self.committee.helpers))) - (self._checked & self._present)
         else:
             wanted = {h for group in self._all if group not in self._covered for h in self._holders(group)}
-        return [self._name(helper) for helper in sorted(wanted - self._excluded)]
+        return [self._name(helper) for helper in sorted(wanted - set(self._excluded))]
 
 
 def waits_for(release: int, names: Sequence[str], seconds: float) -> str:

@@ -268,7 +268,10 @@ class VotedUnmasking:
         entries = bare_entries(self._entries)
         reason = committee.refusal(release, entries) or committee.weight_refusal(release, entries)
         if reason:
-            text = SecureRefusal.LEFT_OUT.format(release=release, left_out=len(out), reason=reason)
+            names = ", ".join(sorted({name for names in self.complaints.values() for name in names}))
+            text = SecureRefusal.LEFT_OUT.format(
+                release=release, left_out=len(out), names=names, reason=reason
+            )
             self._fail(text if out else reason)
             return []
         self._manifest, self._asked, self.phase = self._digest(), [], _VOTING

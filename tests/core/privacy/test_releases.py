@@ -3,6 +3,7 @@
 import pytest
 
 from offbeat.core.commands import Aggregate
+from offbeat.core.journal import Row
 from offbeat.core.privacy.privacy_options import Budget, Noise, Privacy
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 
@@ -27,6 +28,32 @@ def test_what_is_told_is_what_the_busiest_client_has_spent(weights: tuple[int, .
     assert spent.index(max(spent)) == weights.index(3)
     told = books.charge(release(1))  # of client 0, which is the busiest in one of the cases
     assert told["mu"] == pytest.approx(max(books.mu(client) for client in range(3)), abs=1e-6)
+
+
+def test_where_helpers_tell_sums_a_release_is_charged_once_it_has_ended_and_if_its_sum_was_formed() -> None:
+    """A journal says the same as the run did; one that is not charged is a release of the bands."""
+    books, read = ledger(), ledger()
+    books.helped = True
+    told = [books.begin(release(3, 1, 1)), books.begin(release(1, 3, 1)), books.end(formed=False)]
+    assert told == [{}, {}, {}]
+    assert (books.releases, books.mu(0), books.mu(1)) == (1, 0.0, 0.0)
+    assert books.end(formed=True)["mu"] == pytest.approx(books.mu(1), abs=1e-6)
+    assert (books.releases, books.summary()["releases"]) == (2, 1)
+
+    def row(name: str, **data: object) -> Row:
+        return Row(0, 0.0, "event", name, data=data)
+
+    rows = [
+        row("committee"),
+        *(
+            row("aggregate", tasks=[0, 1, 2], clients=[0, 1, 2], weights=own)
+            for own in ([3, 1, 1], [1, 3, 1])
+        ),
+        row("released", reason="refused"),
+        row("released", reason="its sum is invalid", formed=True),
+    ]
+    assert [read.read(own) for own in rows] == [False, False, False, False, True]
+    assert read.summary() == books.summary()
 
 
 def test_as_many_clients_as_delta_allows_may_be_there() -> None:

@@ -23,6 +23,7 @@ from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError, RunError
 from offbeat.core.events import ClientId, Event, Released, TaskId, Version
 from offbeat.core.guard import Guarding
+from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.privacy.accounting import (
@@ -181,11 +182,17 @@ class PrivacyLedger:
         releases: Number of releases so far.
         clients: Number of clients so far, at least those that the run begins with.
         exhausted: Clients whose budget is spent.
+        helped: Whether helpers tell the sums: a release is charged once it has ended, if its sum was formed.
     """
 
     def __init__(self, plan: ReleasePlan) -> None:
         self.plan, self.releases, self.clients = plan, 0, plan.clients
         self.exhausted: set[ClientId] = set()
+        self.helped = False
+        # The releases that wait for their sums, the first one first.
+        self._waiting: list[Aggregate] = []
+        # Number of releases that were charged.
+        self._charged = 0
         self._spent: dict[ClientId, Spent] = {}
         self._busiest = Spent()
 
@@ -214,8 +221,38 @@ class PrivacyLedger:
         clients, delta = max(clients, self.clients), self.plan.noise.budget.delta
         return Refusal.DELTA.format(delta=delta, clients=clients) if delta * clients >= 1 else None
 
+    def begin(self, release: Aggregate) -> dict[str, float]:
+        """Charge a release, unless helpers tell its sum; what the row of its aggregation says of privacy."""
+        if self.helped:
+            self._waiting.append(release)
+            return {}
+        return self.charge(release)
+
+    def end(self, *, formed: bool) -> dict[str, float]:
+        """Charge the release that waits, if its sum was formed; what the row of its end says of privacy.
+
+        One that is not charged takes its turn in the bands all the same: its noise was drawn.
+        """
+        release = self._waiting.pop(0)
+        if formed:
+            return self.charge(release)
+        self.releases += 1
+        return {}
+
+    def read(self, row: Row) -> bool:
+        """Count what a row of a journal says; returns whether a release is charged by it."""
+        data, before = row.data or {}, self._charged
+        if row.name == "committee":
+            self.helped = True
+        elif row.name == "aggregate":
+            self.begin(Aggregate(tuple(data["tasks"]), data, clients=tuple(data["clients"])))
+        elif row.name == "released":
+            self.end(formed=not data["reason"] or data.get("formed", False))
+        return self._charged > before
+
     def charge(self, release: Aggregate) -> dict[str, float]:
         """Charge the clients of a release; what its journal row says of privacy."""
+        self._charged += 1
         for client, weight in zip(release.clients, release.note["weights"], strict=True):
             own = self._spent.setdefault(client, Spent())
             own.charge(self.releases, self.plan.alpha(weight), self.plan.overlaps)

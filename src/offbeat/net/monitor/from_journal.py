@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from offbeat.core.commands import Aggregate
 from offbeat.core.events import is_given_up
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
@@ -78,6 +77,7 @@ class JournalView:
     began: float | None = None
     mirror: MirrorView | None = None
     warning: str | None = None
+    problem: str | None = None
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -88,12 +88,11 @@ class JournalView:
         """
         data = row.data or {}
         self.now = max(self.now, row.t)
+        if self.ledger is not None and self.ledger.read(row):
+            self.spent = data["spent"]
         if row.name == "aggregate":
             self.version = row.version or self.version
             self.counts["aggregated"] += len(data["tasks"])
-            if self.ledger is not None:
-                self.spent = data["spent"]
-                self.ledger.charge(Aggregate(data["tasks"], data, clients=data["clients"]))
         elif row.name == "drop":
             self.counts["dropped"] += 1
         elif row.name == "stop":
@@ -118,7 +117,7 @@ class JournalView:
             return None
         waiting = self.released + 1 if self.released < self.version and self.stopped is None else None
         text = helpers_text(self.helpers, waiting, formed=self.formed)
-        return HelpersView(text, None, waiting, tuple(sorted(self.helped_by)), self.formed)
+        return HelpersView(text, None, waiting, tuple(sorted(self.helped_by)), self.formed, self.problem)
 
     def _privacy(self) -> Mapping[str, float] | None:
         """Privacy spent; the clients that left for it are those of the journal's last release."""
@@ -205,6 +204,7 @@ def snapshot_of(record: RunRecord) -> Snapshot:
             view.helped_by.update(view.helpers)
     view.begins_with = record.meta.get("clients")
     view.mirror, view.warning = _mirror(record), record.meta.get("warning")
+    view.problem = record.meta.get("helpers")
     for row in record.rows():
         view.feed(row)
     view.now = max(view.now, record.duration)

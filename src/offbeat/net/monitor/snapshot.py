@@ -67,6 +67,9 @@ class HelpersView:
         waiting: Number of the release that waits for its sum. None means that no release waits.
         names: Names of the helpers, also of those that others have replaced.
         formed: Whether the helpers have formed their committee, without which the run does not begin.
+        problem: What keeps helpers from helping: releases keep failing, or one has lost a helper. None means
+            that nothing does.
+        stuck: Whether no release is made because of it.
     """
 
     text: str
@@ -74,6 +77,8 @@ class HelpersView:
     waiting: int | None = None
     names: tuple[str, ...] = ()
     formed: bool = True
+    problem: str | None = None
+    stuck: bool = False
 
 
 def helpers_text(helpers: Iterable[str], waiting: int | None, *, formed: bool) -> str:
@@ -214,6 +219,8 @@ class Snapshot:
             texts.append(f"the model: {self.warning}")
         if self.mirror is not None and self.mirror.problem is not None:
             texts.append(f"the mirror {self.mirror.directory} is behind: {self.mirror.problem}")
+        if self.helpers is not None and self.helpers.problem is not None:
+            texts.append(self.helpers.problem)
         return texts if self.diverged is None else [*texts, self.diverged]
 
 

@@ -89,19 +89,27 @@ class HelperCommittee:
             return self.formed.rule
         return rule_of(len(self.names), self._secure.most_colluding)
 
-    def view(self, waiting: Version | None) -> HelpersView:
+    def view(
+        self, waiting: Version | None, silent: Collection[str], problem: str | None, *, stuck: bool
+    ) -> HelpersView:
         """How the helpers are shown.
 
         Args:
             waiting: The release that waits for its sum. None means that none does.
+            silent: The connected helpers of which nothing comes.
+            problem: What keeps helpers from helping. None means that nothing does.
+            stuck: Whether no release is made because of it.
         """
-        text = helpers_text(map(self._standing, self.names), waiting, formed=self.ready)
-        return HelpersView(text, len(self.connected), waiting, tuple(sorted(self._known)), self.ready)
+        text = helpers_text([self._standing(name, silent) for name in self.names], waiting, formed=self.ready)
+        known = tuple(sorted(self._known))
+        return HelpersView(text, len(self.connected), waiting, known, self.ready, problem, stuck)
 
-    def _standing(self, name: str) -> str:
+    def _standing(self, name: str, silent: Collection[str]) -> str:
         if name in self._out:
             return f"{name} (out)"
-        return name if name in self.connected else f"{name} (away)"
+        if name not in self.connected:
+            return f"{name} (away)"
+        return f"{name} (silent)" if name in silent else name
 
     def number(self, name: str) -> int | None:
         """A helper's number in the committee, None while it is not in it."""

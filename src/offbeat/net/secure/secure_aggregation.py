@@ -27,10 +27,11 @@ from offbeat.core.events import (
     Releasing,
     TaskId,
     Version,
+    is_given_up,
 )
 from offbeat.core.privacy.releases import AwaitedSums, ReleasePlan
 from offbeat.core.privacy.sums import Integers
-from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
+from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.monitor.snapshot import HelpersView
 from offbeat.net.secure.helper_committee import HelperCommittee
 from offbeat.net.secure.helpers import Helpers, NoHelpers, ServedRun
@@ -53,6 +54,14 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 AnyUnmasking = Unmasking | VotedUnmasking
 _NOBODY = -1  # the client of a task whose update has not arrived
+FAILURES = 3
+"""Releases in a row that may fail: the next one waits as for an absent helper."""
+SEARCHED = 32
+"""As many may fail while the server searches for the sites that spoil sums, with some of them put aside."""
+ASK_AGAIN = 60.0
+"""Seconds after which the helpers of a release that waits so are asked again."""
+SILENCE = 2 / 3
+"""Part of a lease after which a connected helper is silent: it has missed two of three heartbeats."""
 
 
 class SecureAggregation:
@@ -62,6 +71,7 @@ class SecureAggregation:
         run: The run: it applies the events, and sends the messages.
         plan: What is fixed for the releases of the run.
         times: How long an unmasking waits.
+        lease: Seconds in which a helper sends three heartbeats.
         new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
             the recorded one goes on.
         draw: Draws a number of random bytes.
@@ -77,12 +87,14 @@ class SecureAggregation:
         run: ServedRun,
         plan: ReleasePlan,
         times: UnmaskingTimes,
+        lease: float,
         new_helpers: tuple[str, ...] | None = None,
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
         release = run.tensors.release
         assert isinstance(release, AwaitedSums)
         self._run, self._plan, self._times, self._sums = run, plan, times, release
+        self._lease = lease
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
         self.helpers = HelperCommittee(plan, new_helpers, self.evidence.out, run.close, draw)
         self.recorded: Mapping[Version, ReleaseSum] = {}
@@ -97,8 +109,23 @@ class SecureAggregation:
         # The manifest of the release at hand, once it is fixed.
         self._manifest: Releasing | None = None
         self._unmasking: AnyUnmasking | None = None
-        # When the release at hand began, in seconds of the run's clock.
-        self._began = 0.0
+        # When the release at hand began, in seconds of the run's clock; None while there is none.
+        self._began: float | None = None
+        # Whether the sum of the release at hand was formed, or may have been.
+        self._formed_sum = False
+        # Releases in a row that have failed, and why the last one has.
+        self._failed, self._last_failure = 0, ""
+        # When the helpers of the release at hand are to be asked, while they are not being asked.
+        self._ask_at = 0.0
+        # When the log said last that they are asked again.
+        self._told_at = -inf
+        # The helpers that have gone instead of an answer, and have given none since.
+        self._lost: set[str] = set()
+        # Whether no release could be made when the run ended.
+        self._ended_stuck = False
+        # When helpers were heard last, and those that are silent.
+        self._heard: dict[str, float] = {}
+        self._silent: set[str] = set()
 
     # ---- state ----
 
@@ -125,7 +152,26 @@ class SecureAggregation:
     @property
     def view(self) -> HelpersView:
         """How the helpers are shown."""
-        return self.helpers.view(self.waiting)
+        return self.helpers.view(
+            self.waiting, self._silent, self.problem, stuck=self._stuck or self._ended_stuck
+        )
+
+    @property
+    def problem(self) -> str | None:
+        """What keeps helpers from helping, in one line; None means that nothing does."""
+        if self._failed >= FAILURES:
+            return SecureRefusal.FAILING.format(count=self._failed, reason=self._last_failure)
+        if not self._lost:
+            return None
+        return SecureRefusal.LOST.format(names=", ".join(sorted(self._lost)))
+
+    @property
+    def _stuck(self) -> bool:
+        """Whether no release is made because of helpers that were lost, or make them fail."""
+        if self._failed >= FAILURES:
+            return True
+        there = set(self.connected) - set(self.evidence.out)
+        return bool(self._sums.waiting and self._lost) and len(there) < self._formed().needed
 
     def enter_event(self, event: Event) -> None:
         """Follow the journal, also while it is repeated."""
@@ -133,7 +179,8 @@ class SecureAggregation:
             case CommitteeFormed():
                 self.helpers.enter(event)
                 self.evidence.new_committee()
-                self._slow = frozenset()
+                self._slow, self._failed = frozenset(), 0
+                self._lost.clear()
             case Releasing():
                 self._manifest = event
             case Arrived():
@@ -142,9 +189,15 @@ class SecureAggregation:
                 self.evidence.left(self._present)
             case Released():
                 summed = () if self._manifest is None else self._manifest.tasks
+                away = len(self.evidence.sent_away)
                 self.evidence.note(event, summed, self._owners, self._present, self._formed())
                 self._manifest = None
                 self.helpers.note_instances(event.instances)
+                if not is_given_up(event.reason):
+                    # Without a site that is sent away the next releases may be right.
+                    goes_on = not event.reason or len(self.evidence.sent_away) > away
+                    self._failed = 0 if goes_on else self._failed + 1
+                    self._last_failure = self._explained(event.reason, event.invalid)
 
     def _own(self, event: Arrived) -> None:
         """Note the client of an update."""
@@ -207,6 +260,8 @@ class SecureAggregation:
     def recovered(self) -> None:
         """The journal has been repeated: events are new from now on."""
         self.helpers.recovered()
+        # An earlier process may have formed the sum of these updates.
+        self._formed_sum = self._manifest is not None
 
     def check_snapshots(self) -> None:
         """Raises `TypeError`: the committee, and what releases have shown of helpers, are in the journal."""
@@ -283,8 +338,11 @@ class SecureAggregation:
             message: The message.
             registered: What a helper is told that registers.
         """
+        self._hear(now, name)
         if self._run.stopped is not None:
             self._run.send(name, RunFinished(self._run.stopped))
+        elif isinstance(message, Heartbeat):
+            return
         elif isinstance(message, Register):
             self._register(now, name, message, registered)
         elif name not in self.connected:
@@ -295,17 +353,40 @@ class SecureAggregation:
             self._run.close(name, "the helper has left")
             self._part(now, name)
         elif isinstance(message, UnmaskShare | UnmaskRefused):
+            self._lost.discard(name)
             self._tell(name, lambda unmasking, number: unmasking.answered(number, message, now), now)
 
     def disconnected(self, now: float, name: str) -> None:
         """A helper's connection has ended."""
         if name in self.connected and self._run.stopped is None:
-            log.warning("helper lost", extra={"helper": name, "reason": "its connection has ended"})
+            reason = "its connection has ended"
+            if self._unmasking is not None and name not in self.evidence.out:
+                # What it has sent may have ended it: then it does so again.
+                reason = f"{reason} instead of an answer to release {self._release.version}"
+                self._lost.add(name)
+                self._run.effects.told = True
+            log.warning("helper lost", extra={"helper": name, "reason": reason})
         self._part(now, name)
+
+    def _hear(self, now: float, name: str) -> None:
+        """Note a sign of life of a helper."""
+        self._heard[name] = now
+        if name in self._silent:
+            self._silent.discard(name)
+            log.info("helper heard again", extra={"helper": name})
+
+    def _note_silence(self, now: float) -> None:
+        """Warn of connected helpers that have missed two of the three heartbeats of a lease."""
+        for name in sorted(set(self.connected) - self._silent):
+            if (seconds := now - self._heard[name]) > SILENCE * self._lease:
+                self._silent.add(name)
+                reason = f"it is connected, and nothing of it has come for {seconds:.0f} s"
+                log.warning("helper silent", extra={"helper": name, "reason": reason})
 
     def _part(self, now: float, name: str) -> None:
         """A helper is not there any more."""
         self.helpers.connected.discard(name)
+        self._silent.discard(name)
         self._tell(name, lambda unmasking, number: unmasking.departed(number, now), now)
 
     def _tell(self, name: str, what: Callable[[AnyUnmasking, int], list[Effect]], now: float) -> None:
@@ -328,6 +409,8 @@ class SecureAggregation:
         if self.helpers.ready:
             self._run.send(name, self._formed())
             self._tell(name, lambda unmasking, number: unmasking.arrived(number, now), now)
+            # A helper that comes may be one that was mended.
+            self._ask_at = 0.0
         elif self.helpers.complete:
             self._form(now)
 
@@ -349,9 +432,10 @@ class SecureAggregation:
     def tick(self, now: float) -> None:
         """Let time pass."""
         self._part_with_sites(now)
+        self._note_silence(now)
         if self._unmasking is not None:
             self._follow(now, self._unmasking.tick(now))
-        elif self._sums.waiting and self.helpers.ready:
+        elif self._sums.waiting and self.helpers.ready and now >= self._ask_at:
             self._begin(now)
 
     def next_due(self, sites: Callable[[], float]) -> float:
@@ -364,7 +448,7 @@ class SecureAggregation:
             return sites()
         if self._unmasking is not None:
             return self._unmasking.deadline
-        return 0.0 if self._sums.waiting and self.helpers.ready else inf
+        return self._ask_at if self._sums.waiting and self.helpers.ready else inf
 
     def _begin(self, now: float) -> None:
         """Begin the unmasking of the release that waits, or go on with it after a restart."""
@@ -393,7 +477,8 @@ class SecureAggregation:
             self._unmasking = VotedUnmasking(*begun, frozenset(self.helpers.numbers(self._slow)))
         else:
             self._unmasking = Unmasking(*begun)
-        self._began, there = now, set(self.connected) - set(self.evidence.out)
+        self._began = now if self._began is None else self._began
+        there = set(self.connected) - set(self.evidence.out)
         self._follow(now, self._unmasking.begin(self.helpers.numbers(there), now))
 
     def fail(self, now: float, reason: str) -> None:
@@ -404,6 +489,7 @@ class SecureAggregation:
             reason: Why, with the release's number in braces.
         """
         self._unmasking = None
+        self._ended_stuck = is_given_up(reason) and self._stuck
         while self._sums.waiting:
             self._finish(now, reason.replace("{release}", str(self._release.version)), goes_on=False)
 
@@ -432,7 +518,28 @@ class SecureAggregation:
         if unmasking.phase is UnmaskingPhase.DONE:
             self._check_sum(now, unmasking)
         elif unmasking.phase is UnmaskingPhase.FAILED:
-            self._finish(now, unmasking.reason or "")
+            self._fail_or_wait(now, unmasking.reason or "")
+
+    def _fail_or_wait(self, now: float, reason: str, *, invalid: bool = False) -> None:
+        """End a release that has failed; after several in a row it waits, and its helpers are asked again.
+
+        So a helper that makes all of them fail, which may be mended, costs no more than one that is away.
+        """
+        assert self._began is not None
+        self._formed_sum |= invalid
+        given_up = inf if self._times.give_up is None else self._began + self._times.give_up
+        if self._failed < (SEARCHED if self.evidence.aside else FAILURES) or now >= given_up:
+            self._finish(now, reason, invalid=invalid)
+            return
+        self._unmasking, self._last_failure = None, self._explained(reason, invalid)
+        self._ask_at = min(now + ASK_AGAIN, given_up)
+        if now >= self._told_at + ASK_AGAIN:
+            self._told_at = now
+            log.error("release waits", extra={"release": self._release.version, "reason": self.problem})
+
+    def _explained(self, reason: str, invalid: bool) -> str:
+        """Why a release has failed, with those who may be to blame."""
+        return f"{reason} ({self._who_spoils})" if invalid else reason
 
     def _commit(self, now: float, effect: CommitManifest) -> None:
         tasks, weights = [task for task, _, _ in effect.entries], [weight for _, _, weight in effect.entries]
@@ -452,7 +559,10 @@ class SecureAggregation:
             log.warning("asking others", extra={"reason": reason})
             self._follow(now, effects)
             return
-        self._finish(now, reason or "", unmasking.total, invalid=reason is not None)
+        if reason is not None:
+            self._fail_or_wait(now, reason, invalid=True)
+        else:
+            self._finish(now, "", unmasking.total)
 
     def _finish(
         self,
@@ -473,7 +583,7 @@ class SecureAggregation:
             names = [helper.name for helper in unmasking.committee.helpers]
             helpers = tuple(names[number] for number in unmasking.helpers)
             instances = {names[number]: own for number, own in sorted(unmasking.instances.items())}
-            seconds, left_out = now - self._began, unmasking.left_out
+            seconds, left_out = now - (self._began or 0.0), unmasking.left_out
             complaints = unmasking.complaints
             if isinstance(unmasking, VotedUnmasking):
                 self._slow = frozenset(names[number] for number in unmasking.slow)
@@ -485,9 +595,10 @@ class SecureAggregation:
                 self._run.effects.sums.append(ReleaseSum(command.version, command.tasks, total))
         event = Released(
             command.version, reason, left_out, helpers, instances, seconds,
-            tuple(sorted(complaints.items())), at_fault, invalid,
+            tuple(sorted(complaints.items())), at_fault, invalid, formed=bool(reason) and self._formed_sum,
         )  # fmt: skip
-        before = set(self.evidence.out), list(self.evidence.aside)
+        before = set(self.evidence.out), list(self.evidence.aside), set(self.evidence.sent_away)
+        self._formed_sum, self._ask_at, self._began = False, 0.0, None
         self._run.apply(now, event)
         self._tell_left_out(command.version, left_out, complaints)
         self._part_with_helpers(now, at_fault, before[0])
@@ -495,6 +606,7 @@ class SecureAggregation:
             told = {"release": command.version, "reason": self._who_spoils}
             log.warning("who spoils sums cannot be told yet", extra=told)
         self._part_with_sites(now)
+        self._tell_sent_away(before[2])
         if goes_on and self._sums.waiting:
             self._begin(now)
 
@@ -534,6 +646,14 @@ class SecureAggregation:
                 self._part(now, name)
             self.helpers.warn_if_too_few()
 
+    def _tell_sent_away(self, before: set[ClientId]) -> None:
+        """Tell the operator of sites that are sent away while they are not there: the others leave."""
+        for client in sorted(set(self.evidence.sent_away) - before):
+            site = self._run.registry.by_client[client]
+            if not site.present:
+                told = {"site": site.name, "reason": self.evidence.sent_away[client]}
+                log.warning("site sent away", extra=told)
+
     def _part_with_sites(self, now: float) -> None:
         """Sites that are put aside or sent away leave, once no release waits."""
         run = self._run
@@ -558,4 +678,4 @@ def helpers_of(plan: ReleasePlan | None, options: ServerOptions) -> Callable[[Se
     """
     if plan is None or plan.privacy.secure is None:
         return lambda _: NoHelpers()
-    return lambda run: SecureAggregation(run, plan, options.unmasking, options.helpers)
+    return lambda run: SecureAggregation(run, plan, options.unmasking, options.lease, options.helpers)

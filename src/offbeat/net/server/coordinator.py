@@ -150,6 +150,9 @@ class Coordinator:
             name: The site's name.
             message: The site's heartbeat; None means another sign of life.
         """
+        if name in self.helpers.names:
+            self._receive_of_helper(self._clock(now), name, message or Heartbeat())
+            return
         self._handler.on_heartbeat(now, name, message)
 
     def disconnected(self, now: float, name: str) -> None:
@@ -326,6 +329,7 @@ class Coordinator:
         clients = max(self.options.clients, len(self.registry.sites))
         effects.meta = {"duration": self.now, "clients": clients, "rejected": dict(self.rejected)}
         effects.meta["warning"] = self.driver.collapse.warning
+        effects.meta["helpers"] = None if self.helpers.view is None else self.helpers.view.problem
         return effects
 
     # ---- the state as plain data ----

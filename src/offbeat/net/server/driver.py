@@ -43,6 +43,7 @@ from offbeat.core.events import (
     Joined,
     Left,
     Lost,
+    Released,
     RolledBack,
     Skipped,
     TaskId,
@@ -181,7 +182,10 @@ class Driver:
             self._tell(command)
         if isinstance(event, WantsModel):
             self.answer(event.task)
-        if any(isinstance(c, Aggregate) and self._experiment.evaluate.after(c.version) for c in commands):
+        # A release that has failed has made no version.
+        made = not (isinstance(event, Released) and event.reason)
+        evaluate = self._experiment.evaluate
+        if made and any(isinstance(c, Aggregate) and evaluate.after(c.version) for c in commands):
             # The tasks are sent first, so that a site trains while it evaluates.
             self.evaluate(now)
         self.helpers.settle(now, event, partial(self._settle, now))

@@ -54,10 +54,10 @@ class Effects(Struct):
 
     `updates`, `rows`, `sites`, `metrics` and `client_metrics` are to be made durable, all or nothing, before
     the `messages` (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are
-    ended. `meta` are the entries of the run's table `meta` as of then; `evaluated` are the global models that
-    `metrics` are of, one for each. `good` is what a rollback in `rows` goes back to, and `seeds` and `sums`
-    are those of the releases in `rows`, to be made durable before them. `updates` are as `Driver.log_update`
-    has left them.
+    ended. `meta` are the entries of the run's table `meta` as of then, which are written for their own sake
+    if `told`. `evaluated` are the global models that `metrics` are of, one for each. `good` is what a
+    rollback in `rows` goes back to, and `seeds` and `sums` are those of the releases in `rows`, to be made
+    durable before them. `updates` are as `Driver.log_update` has left them.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -73,8 +73,9 @@ class Effects(Struct):
     closed: list[tuple[str, str]] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
+    told: bool = False
 
     @property
     def durable(self) -> bool:
         """Is there anything to write?"""
-        return bool(self.rows or self.metrics or self.updates or self.sites)
+        return bool(self.rows or self.metrics or self.updates or self.sites or self.told)

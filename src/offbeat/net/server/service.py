@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.callbacks.callback_thread import CallbackThread, NoCallbacks
+from offbeat.core.errors import RunError
 from offbeat.core.model import Model
 from offbeat.net.audit import SERVER
 from offbeat.net.clock import Clock
@@ -118,7 +119,8 @@ class Service:
             Why the run ended; None means that `detach` was called.
 
         Raises:
-            RunError: The state directory cannot be written; what was acknowledged is in it.
+            RunError: The state directory cannot be written; what was acknowledged is in it. Or the run has
+                ended, and its last releases have failed.
         """
         try:
             self._callbacks.on_start()
@@ -134,7 +136,7 @@ class Service:
                 self._writer.submit(self._store.abandon, "interrupted")
                 self._tell_exception(KeyboardInterrupt("the server has left the run"))
                 return None
-            return await self._end()
+            reason = await self._end()
         except BaseException as error:
             self._store.audit.record(SERVER, {"action": "run.fail", "error": str(error)}, "failed")
             # The thread that may still be writing abandons the run, once it has written.
@@ -143,6 +145,10 @@ class Service:
             raise
         finally:
             await self._close()
+        helpers = self._coordinator.helpers.view
+        if helpers is not None and helpers.stuck:
+            raise RunError(f"the run has ended: {reason}; but {helpers.problem}")
+        return reason
 
     @property
     def unready(self) -> str:
@@ -325,7 +331,7 @@ class Service:
                 log.info("%s", row.name, extra=said if site is None else {**said, "site": site.name})
             elif row.name == "rolled_back":
                 self._store.audit.record(SERVER, {"action": "rollback", "version": row.version})
-            elif row.name == "aggregate" and row.data is not None and "epsilon" in row.data:
+            elif row.name in ("aggregate", "released") and row.data is not None and "epsilon" in row.data:
                 said = {name: row.data[name] for name in ("epsilon", "spent")}
                 log.info("released", extra={"version": row.version, **said})
         self._sessions.deliver(effects)
