@@ -136,8 +136,13 @@ def spent(rows: Sequence[Row], plan: ReleasePlan) -> dict[ClientId, float]:
     assert plan.noise is not None
     client_of = {row.task: row.client for row in rows if row.name == "arrived"}
     releases = [row.data or {} for row in rows if row.name == "aggregate"]
+    ends = [row.data or {} for row in rows if row.name == "released"]
+    # Of a release without a sum nothing is spent; its noise takes its turn in the bands all the same.
+    unformed = {number for number, own in enumerate(ends) if own["reason"] and not own.get("formed", False)}
     alphas: dict[ClientId, npt.NDArray[np.float64]] = {}
     for number, data in enumerate(releases):
+        if number in unformed:
+            continue
         for task, weight in zip(data["tasks"], data["weights"], strict=True):
             client = client_of[task]
             assert client is not None

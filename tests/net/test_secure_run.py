@@ -16,7 +16,7 @@ from offbeat.algorithms.privacy.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate
 from offbeat.core.engine import Engine
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Arrived
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import event_of
@@ -36,6 +36,9 @@ from offbeat.net.server.server_learner import server_learner
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.secure.committee import tolerated
+from offbeat.secure.helper import Helper
+from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
+from offbeat.secure.unmasking import UnmaskingTimes
 from offbeat.sim.replay import replay
 from offbeat.testing.journal import check_journal
 from offbeat.testing.network import MemoryNetwork
@@ -225,6 +228,33 @@ def test_a_committee_of_any_size(
     saved = read_model(tmp_path / "run" / "model.safetensors", final.layout)
     assert saved.values.numpy().tobytes() == final.values.numpy().tobytes()
     assert replay(record, algorithm).difference is None
+
+
+def test_a_run_that_ends_while_its_releases_fail_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its directory is that of a run that has ended, without a version; `status` names the helper."""
+    hurry(monkeypatch)
+    answer = Helper.answer
+
+    def refusing(self: Helper, request: UnmaskRequest) -> UnmaskShare | UnmaskRefused:
+        return UnmaskRefused(request.release, "no") if self.name == "bert" else answer(self, request)
+
+    monkeypatch.setattr(Helper, "answer", refusing)
+    names = ("anna", "bert")
+    privacy = ob.Privacy(clip=0.5, least=3, secure=ob.Secure(helpers=names))
+    options = {"unmasking": UnmaskingTimes(give_up=0.1)}
+    algorithm = ob.fedbuff(size=3, steps=2)
+    run = federation(tmp_path, algorithm, privacy, helpers=names, tasks=18, options=options)
+    with torch_left_alone(), pytest.raises(RunError) as error:
+        asyncio.run(run)
+    assert str(error.value).startswith("the run has ended: reached 18 client tasks; but ")
+    assert "helper bert refuses it (no)" in str(error.value)
+    record = read_run(tmp_path / "run")
+    assert record.stop_reason == "reached 18 client tasks"
+    assert record.summary is not None
+    assert record.summary.versions == 0
+    assert "helper bert refuses it (no)" in snapshot_of(record).alarms[-1]
 
 
 def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
