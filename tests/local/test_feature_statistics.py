@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.data.federated import without_clients
-from offbeat.local.feature_statistics import BINS, REACH, FeatureStatistics, StatisticsLearner, rounded_off
+from offbeat.local.feature_sketch import REACH
+from offbeat.local.feature_statistics import BINS, FeatureStatistics, StatisticsLearner
 from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.site import Site
 from offbeat.sim.gather_statistics import feature_statistics
@@ -93,7 +94,6 @@ def test_a_feature_that_nobody_has():
 
 
 def test_rounding_is_to_three_significant_digits_and_changes_little():
-    assert rounded_off(np.array([0.0, 1234.5, -0.00098765, 7.0])).tolist() == [0.0, 1230.0, -0.000988, 7.0]
     exact, coarse = (feature_statistics(ob.federate(clients()), rounded=rounded) for rounded in (False, True))
     assert not np.array_equal(exact.mean, coarse.mean)
     np.testing.assert_allclose(coarse.mean[0], exact.mean[0], rtol=5e-3)
@@ -113,9 +113,43 @@ def test_few_samples_are_not_told_of():
         assert (found.present[1] > 0) == told
         assert (found.labels[2] > 0) == told
         assert (found.histogram[0, -1] > 0) == told
-        assert found.histogram[0].sum() == pytest.approx(1.0 if told else 80 / 81)
+        assert found.histogram[0].sum() == pytest.approx(1.0)
+        assert (found.mean[0] == pytest.approx(float(x[:, 0].mean()))) == told
     assert np.isnan(found.mean[1])
-    assert found.mean[0] == pytest.approx(float(x[:, 0].mean()))
+    assert found.mean[0] == pytest.approx((40 + 41 * 2) / 81)
+
+
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+@pytest.mark.parametrize("sizes", [(5, 7, 6), (10, 12, 9), (37, 37, 37), (300, 37, 60)])
+def test_quantiles_are_within_what_they_are_told_to_be_wrong_by_or_are_not_told(sizes):
+    """Once the cells of small sites were all too small to tell of, and the quantiles one value."""
+    sets = clients(sizes=sizes, apart=(0.0, 0.3, 1.0))
+    found = feature_statistics(ob.federate(sets), rounded=True, least=4)
+    x, _ = pooled(sets)
+    values = np.array([found.quantile(q) for q in QUANTILES])
+    for q, told in zip(QUANTILES, values, strict=True):
+        (low, high), truth = found.quantile_range(q), np.nanquantile(x, q, 0)
+        assert (low <= truth).all()
+        assert (truth <= high).all()
+        known = ~np.isnan(told)
+        assert (known == np.isfinite([low, high]).all(0)).all()
+        assert (np.abs(told - truth)[known] <= found.resolution(q)[known]).all()
+    gaps = np.diff(values[:, :2], axis=0)
+    assert (gaps[~np.isnan(gaps)] > 0).all()
+    if sizes == (37, 37, 37):
+        assert np.isnan(values[:, :2]).any(1).tolist() == [True, False, False, False, True]
+        assert found.untold(QUANTILES).startswith(
+            "not told, of 3 features: q5 of 3, q95 of 3: there the sites"
+        )
+        assert (found.resolution(0.5)[:2] < found.std[:2]).all()
+
+
+def test_all_quantiles_of_large_clients_are_told():
+    found = feature_statistics(ob.federate(clients(sizes=(900, 900, 900))), least=4)
+    assert found.untold(QUANTILES) == ""
+    assert (found.resolution(0.5)[:2] < 0.2 * found.std[:2]).all()
 
 
 def test_what_has_no_features_is_refused():

@@ -1,5 +1,6 @@
 """The command that shows the statistics of features that a run has gathered."""
 
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,13 +27,19 @@ def statistics(
     summary = read_statistics(directory)
     rows = list(_rows(summary))
     if as_json:
-        print_json({"samples": summary.samples, "labels": summary.labels.tolist(), "features": rows})
+        ranges = {_name(q): summary.quantile_range(q).T.tolist() for q in QUANTILES}
+        features = [
+            {**row, "ranges": {name: own[n] for name, own in ranges.items()}} for n, row in enumerate(rows)
+        ]
+        print_json({"samples": summary.samples, "labels": summary.labels.tolist(), "features": features})
         return
     out.print(f"{summary.samples} samples, {len(rows)} features", markup=False)
     table = plain_table("feature", *list(rows[0])[1:])
     for row in rows:
-        add_row(table, *(value if isinstance(value, str) else f"{value:.4g}" for value in row.values()))
+        add_row(table, *map(_cell, row.values()))
     out.print(table)
+    if untold := summary.untold(QUANTILES):
+        out.print(untold, markup=False, soft_wrap=True)
     if len(summary.labels):
         shares = ", ".join(f"{label}: {100 * share:.1f} %" for label, share in enumerate(summary.labels))
         out.print(f"labels {shares}", markup=False, soft_wrap=True)
@@ -40,14 +47,27 @@ def statistics(
         out.print(f"{summary.apart_text}; have they the same unit?", markup=False, soft_wrap=True)
 
 
+def _name(q: float) -> str:
+    """The name of a quantile."""
+    return f"q{round(100 * q)}"
+
+
+def _cell(value: object) -> str:
+    """A name or a number of the table; a dash for one that is not known."""
+    if not isinstance(value, float):
+        return str(value)
+    return "–" if isnan(value) else f"{value:.4g}"
+
+
 def _rows(summary: "FeatureStatistics") -> list[dict[str, object]]:
     """The numbers of each feature by name."""
-    quantiles = {f"q{round(100 * q)}": summary.quantile(q) for q in QUANTILES}
+    quantiles = {_name(q): summary.quantile(q) for q in QUANTILES}
     columns = {
         "missing": summary.missing,
         "mean": summary.mean,
         "std": summary.std,
         **quantiles,
+        "±q50": summary.resolution(0.5),
         "between": summary.between,
     }
     return [

@@ -1,20 +1,21 @@
 """Federated statistics: counts, means, deviations, quantiles and label shares of features at many sites.
 
 They are gathered by an ordinary run of three versions, in which a task's model is an array for each quantity
-and its local training fills them in. What a site sends are means over its samples, never a sample; the server
-weighs them by the sites' numbers of samples, as it weighs updates.
+and its local training fills them in. All that a client sends follows from its sketch (`feature_sketch.py`)
+and from the model: so a server that asks for anything else learns what is in the sketch, and no more. The
+server weighs the answers by the sites' numbers of samples, as it weighs updates.
 
-| version | what each site sends of each feature                                              |
-|---------|-----------------------------------------------------------------------------------|
-| 1       | the share that is present, and the sum per sample; the share of each label        |
-| 2       | squared distances from the mean of all sites, and of its own mean from that mean   |
-| 3       | a histogram of `BINS` cells, over four deviations on either side of that mean      |
+| version | what each site sends of each feature                                               |
+|---------|------------------------------------------------------------------------------------|
+| 1       | the share that is present, times its mean; the share of each label                  |
+| 2       | squared distances from the mean of all sites, and of its own mean from that mean    |
+| 3       | a histogram of `BINS` cells, over four deviations on either side of that mean, and |
+|         | by how much the share of values below each cell's end may differ from the truth    |
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
-from math import floor, log10
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -29,26 +30,28 @@ from offbeat.data.dataset import Dataset
 from offbeat.data.federated import FederatedData
 from offbeat.local.client_task import ClientTask
 from offbeat.local.errors import place_of
+from offbeat.local.feature_sketch import (
+    REACH,
+    FeatureSketch,
+    Floats,
+    rounded_off,
+    sketch_digest,
+    told_counts,
+)
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.loop_model import model_of
 
 BINS = 128
 """Cells of a histogram."""
-REACH = 4.0
-"""Deviations on either side of the mean that a histogram covers; what is beyond is in its outer cells."""
 VERSIONS = 3
 """Versions of a run that gathers statistics."""
 APART = 0.25
 """Share of a feature's variance that lies between sites, above which they are said to lie far apart."""
-DIGITS = 3
-"""Significant digits of what a site sends, where it rounds."""
 LARGEST = 1e18
 """Largest value of a feature: squares of distances must stay within float32."""
-_AT_A_TIME = 4096  # samples
+_EDGES = np.linspace(-REACH, REACH, BINS + 1)
 _SHOWN = 10  # features in a sentence
 _BATCH = 2**20  # samples of a step: a task mostly has one step
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +66,8 @@ class FeatureStatistics:
         between: Share of each feature's variance that lies between the sites' means, in [0, 1], [features].
         labels: Share of each label, [classes]; empty without classes, and where no site told its labels.
         histogram: Share of each feature's values in each cell, [features, bins].
+        doubt: The most by which the share of values below the end of each cell may differ from the truth,
+            [features, bins].
         names: Names of the features; their numbers where they have none.
     """
 
@@ -73,6 +78,7 @@ class FeatureStatistics:
     between: Floats
     labels: Floats
     histogram: Floats
+    doubt: Floats
     names: tuple[str, ...] = ()
 
     @classmethod
@@ -99,10 +105,10 @@ class FeatureStatistics:
         with np.errstate(invalid="ignore", divide="ignore"):
             variance = arrays["squares"] / present
             between = np.nan_to_num(np.clip(arrays["between"] / arrays["squares"], 0.0, 1.0))
-            shares = arrays["histogram"] / present[:, None]
+            shares, doubt = (arrays[name] / present[:, None] for name in ("histogram", "doubt"))
         labels = arrays["labels"] if arrays["labels"].any() else np.zeros(0)
         names = columns.get("x", tuple(map(str, range(features))))
-        return cls(samples, present, mean, np.sqrt(variance), between, labels, shares, names)
+        return cls(samples, present, mean, np.sqrt(variance), between, labels, shares, doubt, names)
 
     @property
     def missing(self) -> Floats:
@@ -110,19 +116,57 @@ class FeatureStatistics:
         return 1.0 - self.present
 
     def quantile(self, q: float) -> Floats:
-        """The quantile q in [0, 1] of each feature, [features], within its cell by linear interpolation.
+        """The quantile q in [0, 1] of each feature, [features]; NaN where `quantile_range` has no end.
 
         Values beyond the histogram count at its ends, so an outer quantile can be too near to the mean.
         """
-        return np.array([self._quantile(feature, q) for feature in range(len(self.mean))])
+        known = np.isfinite(self.quantile_range(q)).all(0)
+        found = [self._at(feature, q) for feature in range(len(self.mean))]
+        return np.where(known, found, np.nan)
 
-    def _quantile(self, feature: int, q: float) -> float:
-        mean, std = float(self.mean[feature]), float(self.std[feature])
-        if not std > 0:
-            return mean
-        edges = mean + std * np.linspace(-REACH, REACH, BINS + 1)
+    def quantile_range(self, q: float) -> Floats:
+        """Between which values the quantile q in [0, 1] of each feature lies, [2, features].
+
+        Sites tell of groups of samples only. An end is infinite where the groups are too large to tell it.
+        """
+        return np.array([self._range(feature, q) for feature in range(len(self.mean))]).T.reshape(2, -1)
+
+    def resolution(self, q: float) -> Floats:
+        """The most by which the quantile q of each feature may be wrong, [features]; NaN where unknown."""
+        most: Floats = np.abs(self.quantile_range(q) - self.quantile(q)).max(0)
+        return most
+
+    def untold(self, quantiles: Sequence[float]) -> str:
+        """Which of these quantiles are not known, and why, in a sentence; "" where all are."""
+        features = np.flatnonzero(self.present > 0)
+        unknown = {q: features[np.isnan(self.quantile(q)[features])] for q in quantiles}
+        found = [f"q{100 * q:g} of {len(own)}" for q, own in unknown.items() if len(own)]
+        if not found:
+            return ""
+        return (
+            f"not told, of {len(features)} features: {', '.join(found)}: there the sites have fewer samples "
+            "than their policies let them tell of (min_samples)"
+        )
+
+    def _at(self, feature: int, q: float) -> float:
+        edges, below, _ = self._distribution(feature)
+        return float(np.interp(q * below[-1], below, edges)) if below[-1] > 0 else float("nan")
+
+    def _range(self, feature: int, q: float) -> tuple[float, float]:
+        edges, below, doubt = self._distribution(feature)
+        if not self.std[feature] > 0:
+            # All values that sites tell of are equal.
+            return (edges[0], edges[-1]) if doubt.max() <= min(q, 1 - q) else (-np.inf, np.inf)
+        # The outer edges bound nothing: there are values beyond them.
+        low = edges[1:-1][(below + doubt)[1:-1] <= q]
+        high = edges[1:-1][(below - doubt)[1:-1] >= q]
+        return max(low, default=-np.inf), min(high, default=np.inf)
+
+    def _distribution(self, feature: int) -> tuple[Floats, Floats, Floats]:
+        """Edges of the cells of a feature, the share of its values below each, and the doubt in that."""
+        edges = self.mean[feature] + self.std[feature] * _EDGES
         below = np.concatenate([[0.0], np.cumsum(self.histogram[feature])])
-        return float(np.interp(q * below[-1], below, edges))
+        return edges, below, np.concatenate([[0.0], self.doubt[feature]])
 
     @property
     def far_apart(self) -> list[int]:
@@ -147,8 +191,8 @@ class StatisticsLearner(LoopLearner):
         classes: Number of classes, for a server, and for a site in its run. None means that of the data.
         rounded: Whether each number that is sent is rounded to `DIGITS` significant digits.
         labels: Whether the shares of the labels are sent.
-        least: Fewest samples that a client tells anything of. A feature that fewer of its samples have counts
-            as missing; a label or a cell of the histogram with fewer counts as empty.
+        least: Fewest samples that a client tells anything of, as for `FeatureSketch.of`. A feature that
+            fewer of its samples have counts as missing, one that fewer lack as present.
 
     Raises:
         UsageError: The samples have no features that are numbers, or a value is infinite or too large.
@@ -190,6 +234,13 @@ class StatisticsLearner(LoopLearner):
         other._train = replace(self._train, data=other.data)
         return other
 
+    @property
+    def told_digest(self) -> str:
+        """Digest of all that a site tells, whatever its server asks, for comparison with another run's."""
+        assert isinstance(self._train, _Loop)
+        sketches, labels = self._train.told(0)
+        return sketch_digest(self.samples(0), labels, sketches)
+
 
 @dataclass(frozen=True, eq=False)
 class _Loop:
@@ -199,75 +250,77 @@ class _Loop:
     rounded: bool
     labels: bool
     least: int
+    _told: dict[int, tuple[list[FeatureSketch], Floats]] = field(default_factory=dict, init=False)
 
     def __call__(self, task: ClientTask) -> None:
         base = {name: np.asarray(array, np.float64) for name, array in task.arrays().items()}
-        client = task.client if self.data.clients > 1 else 0
+        sketches, labels = self.told(task.client if self.data.clients > 1 else 0)
         arrays = dict(base)
         match round(float(base["stage"][0])):
             case 0:
-                arrays |= self._sums(client, len(base["labels"]))
+                arrays |= _sums(sketches, labels, len(base["labels"]))
             case 1:
-                arrays |= self._squares(client, _mean(base))
+                arrays |= _squares(sketches, _mean(base))
             case 2:
-                arrays |= self._histogram(client, base)
-        if self.rounded:
-            arrays = {
-                name: array if array is base[name] else rounded_off(array) for name, array in arrays.items()
-            }
+                arrays |= _histograms(sketches, base)
         arrays["stage"] = base["stage"] + 1
         for _ in task.steps():
             pass
         task.submit({name: array.astype(np.float32) for name, array in arrays.items()})
 
-    def _sums(self, client: int, classes: int) -> dict[str, Floats]:
-        present, sums, labels = self._present(client), np.zeros(1), np.zeros(classes)
-        for x, y in _pieces(self.data, client):
-            sums = sums + np.nansum(x, 0)
-            if self.labels and classes > 1 and y is not None and y.dtype == torch.int64:
-                labels += np.bincount(y.flatten().numpy(), minlength=classes)[:classes]
-        count = self.data.samples(client)
-        labels = np.where(labels < self.least, 0.0, labels)
-        return {
-            "present": present / count,
-            "sums": np.where(present, sums, 0.0) / count,
-            "labels": labels / count,
-        }
+    def told(self, client: int) -> tuple[list[FeatureSketch], Floats]:
+        """What a client tells: the sketches of its features, and the shares of its labels.
 
-    def _squares(self, client: int, mean: Floats) -> dict[str, Floats]:
-        present, distance, squares = self._present(client), np.zeros(1), np.zeros(1)
-        for x, _ in _pieces(self.data, client):
-            distance = distance + np.nansum(x - mean, 0)
-            squares = squares + np.nansum((x - mean) ** 2, 0)
-        count = self.data.samples(client)
-        between = np.where(present, distance**2 / np.maximum(present, 1), 0.0)
-        return {"squares": np.where(present, squares, 0.0) / count, "between": between / count}
+        Those of a single client, a site, are kept for the next task.
+        """
+        if client in self._told:
+            return self._told[client]
+        rows, train = self.data.client_indices(client), self.data.train
+        assert isinstance(train, Dataset)
+        columns = train.x.flatten(1).T
+        sketches = [
+            FeatureSketch.of(column[rows].double().numpy(), self.least, rounded=self.rounded)
+            for column in columns
+        ]
+        told = sketches, self._labels(train, rows)
+        if self.data.clients == 1:
+            self._told[client] = told
+        return told
 
-    def _histogram(self, client: int, base: dict[str, Floats]) -> dict[str, Floats]:
-        present, mean = self._present(client), _mean(base)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            std = np.sqrt(base["squares"] / base["present"])
-        counts = np.zeros_like(base["histogram"])
-        for x, _ in _pieces(self.data, client):
-            with np.errstate(invalid="ignore", divide="ignore"):
-                place = (x - mean) / std
-            cell = np.clip(np.floor((np.nan_to_num(place) + REACH) / (2 * REACH) * BINS), 0, BINS - 1)
-            for feature in range(x.shape[1]):
-                own = cell[~np.isnan(x[:, feature]), feature].astype(np.int64)
-                counts[feature] += np.bincount(own, minlength=BINS)
-        told = np.where((counts < self.least) | (present[:, None] == 0), 0.0, counts)
-        return {"histogram": told / self.data.samples(client)}
-
-    def _present(self, client: int) -> Floats:
-        """Number of samples that have each feature; 0 where these are too few to tell of."""
-        present = sum(((~np.isnan(x)).sum(0) for x, _ in _pieces(self.data, client)), np.zeros(1))
-        return np.where(present < self.least, 0.0, present)
+    def _labels(self, train: Dataset, rows: Tensor) -> Floats:
+        """Shares of all classes that the client's own data have; none where they stay here."""
+        y = train.y
+        if not self.labels or y is None or y.dtype != torch.int64 or not len(rows):
+            return np.zeros(0)
+        counts = told_counts(np.bincount(y[rows].flatten().numpy()).astype(np.float64), self.least)
+        shares = counts / len(rows)
+        return np.array([rounded_off(share) for share in shares]) if self.rounded else shares
 
 
-def rounded_off(values: Floats, digits: int = DIGITS) -> Floats:
-    """Values rounded to a number of significant digits."""
-    made = [round(v, digits - 1 - floor(log10(abs(v)))) if v and np.isfinite(v) else v for v in values.flat]
-    return np.array(made, np.float64).reshape(values.shape)
+def _sums(sketches: list[FeatureSketch], labels: Floats, classes: int) -> dict[str, Floats]:
+    present, sums = np.array([(s.present, s.present * s.mean) for s in sketches]).T
+    shares = np.zeros(classes)
+    if classes > 1:
+        shares[: len(labels)] = labels[:classes]
+    return {"present": present, "sums": sums, "labels": shares}
+
+
+def _squares(sketches: list[FeatureSketch], mean: Floats) -> dict[str, Floats]:
+    present, own, variance = np.array([(s.present, s.mean, s.variance) for s in sketches]).T
+    between = np.where(present > 0, present * (own - mean) ** 2, 0.0)
+    return {"squares": present * variance + between, "between": between}
+
+
+def _histograms(sketches: list[FeatureSketch], base: dict[str, Floats]) -> dict[str, Floats]:
+    histogram, doubt = np.zeros_like(base["histogram"]), np.zeros_like(base["doubt"])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean, std = _mean(base), np.sqrt(base["squares"] / base["present"])
+    for n, sketch in enumerate(sketches):
+        if sketch.present:
+            inner = mean[n] + std[n] * _EDGES[1:-1]
+            histogram[n] = sketch.present * np.diff(sketch.below(inner), prepend=0.0, append=1.0)
+            doubt[n, :-1] = sketch.present * sketch.doubt(inner)
+    return {"histogram": histogram, "doubt": doubt}
 
 
 def _empty(features: int, classes: int) -> dict[str, npt.NDArray[np.float32]]:
@@ -275,6 +328,7 @@ def _empty(features: int, classes: int) -> dict[str, npt.NDArray[np.float32]]:
     shapes: dict[str, tuple[int, ...]] = {
         "stage": (1,), "labels": (classes,), "present": (features,), "sums": (features,),
         "squares": (features,), "between": (features,), "histogram": (features, BINS),
+        "doubt": (features, BINS),
     }  # fmt: skip
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
 
@@ -314,12 +368,3 @@ def _check_sizes(data: FederatedData) -> None:
                 f"{named}: {data.name_of(client, row)} has {value:g}{place}, and statistics are of numbers "
                 f"up to {LARGEST:g}: correct it, or give NaN where the value is missing"
             )
-
-
-def _pieces(data: FederatedData, client: int) -> Iterator[tuple[Floats, Any]]:
-    """A client's features [n, features] and targets, some samples at a time."""
-    rows = data.client_indices(client)
-    for start in range(0, len(rows), _AT_A_TIME):
-        batch = data.train.gather(rows[start : start + _AT_A_TIME])
-        x, y = batch if isinstance(batch, tuple) else (batch, None)
-        yield x.flatten(1).double().numpy(), y
