@@ -29,7 +29,10 @@ def gather(state: Path, policy: SitePolicy | None = None) -> list[object]:
             statistics_experiment(learner), state, "127.0.0.1:0", options=options
         ) as server:
             address = f"127.0.0.1:{server.port}"
-            sites = [ob.net.join(address, x, name=name, policy=policy) for name, x in SITES.items()]
+            sites = [
+                ob.net.join(address, x, name=name, policy=policy, state=state.with_name(name))
+                for name, x in SITES.items()
+            ]
             ended: list[object] = await asyncio.gather(*sites, return_exceptions=True)
             return ended
 
@@ -101,11 +104,16 @@ def test_sites_with_columns_in_another_order_are_counted_together(tmp_path: Path
     async def run() -> None:
         options = ob.net.ServerOptions(clients=2)
         served = statistics_experiment(learner)
-        async with ob.net.serve(served, tmp_path, "127.0.0.1:0", options=options) as server:
+        async with ob.net.serve(served, tmp_path / "run", "127.0.0.1:0", options=options) as server:
             address = f"127.0.0.1:{server.port}"
-            await asyncio.gather(*(ob.net.join(address, own, name=str(n)) for n, own in enumerate(data)))
+            await asyncio.gather(
+                *(
+                    ob.net.join(address, own, name=str(n), state=tmp_path / str(n))
+                    for n, own in enumerate(data)
+                )
+            )
 
     asyncio.run(run())
-    found, x = read_statistics(tmp_path), torch.cat([*SITES.values()]).double().numpy()
+    found, x = read_statistics(tmp_path / "run"), torch.cat([*SITES.values()]).double().numpy()
     assert found.names == names
     np.testing.assert_allclose(found.mean, x.mean(0), rtol=5e-3)

@@ -67,6 +67,10 @@ _CONTENTS = {
         "restore the newest copy; an older one has tasks missing, and without any the budget begins anew, so "
         "take part with other examples",
     ),
+    "statistics.safetensors": Contents(
+        "of which data the site has told statistics",
+        "restore the newest copy; without the file the difference of two runs may tell of single samples",
+    ),
     "update.safetensors": Contents(
         "the site's update that is not acknowledged", "delete the file: the site does its task again"
     ),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from offbeat.net.client.reconnecting import Connect, OfSite
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
+from offbeat.net.client.told_statistics import ToldStatistics
 from offbeat.net.client.worker import Prepare
 from offbeat.net.clock import Clock
 from offbeat.net.run_spec import read_run_spec
@@ -91,8 +93,8 @@ async def join(
         examples_privacy: Protection of each of the site's examples from everybody, including the server. The
             site keeps in `state` what is spent. None means no such protection.
         accept: Codes of what the site's operator accepts: less privacy than a run has promised, other keys of
-            the helpers, another run with the same data, or a new name of the site whose `state` it is. The
-            error message of each refusal has its code.
+            the helpers, another run with the same data, statistics of other data, or a new name of the site
+            whose `state` it is. The error message of each refusal has its code.
         clock: Source of time.
 
     Returns:
@@ -114,10 +116,12 @@ async def join(
     own_name = connect.site if isinstance(connect, OfSite) else None
     store = SiteStore(None if state is None else user_path(state), own_name, accept)
     examples = None
-    if examples_privacy is not None and state is not None:
+    if state is not None:
         try:
-            # Until this process held the directory, another one may have charged.
-            examples = ExamplesLedger(examples_privacy, user_path(state))
+            # Until this process held the directory, another one may have written there.
+            site = replace(site, told=ToldStatistics(user_path(state), accept))
+            if examples_privacy is not None:
+                examples = ExamplesLedger(examples_privacy, user_path(state))
         except BaseException:
             store.close()
             raise

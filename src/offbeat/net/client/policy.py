@@ -59,9 +59,9 @@ class SitePolicy:
             plan with a smaller T, or without secure aggregation, is refused. None means any.
         labels: Whether the site tells the server its number of samples of each class, if the algorithm needs
             these numbers.
-        statistics: What the site tells in a run that gathers [statistics of features](statistics.md): means
-            over its samples, "exact" or "rounded" to three significant digits. "refused" means that the site
-            refuses such a run.
+        statistics: What the site tells in a run that gathers [statistics of features](statistics.md):
+            numbers of groups of at least `min_samples` samples, "exact" or "rounded" to three significant
+            digits. "refused" means that the site refuses such a run.
         samples_unit: Unit of the reported numbers of samples, to train and to evaluate on, at least 1. The
             site rounds these numbers up to a multiple. A unit above 1 needs `labels = False`, because label
             counts reveal the number of samples.

@@ -25,6 +25,7 @@ from offbeat.models.specs import ModelMaker, NamedModel
 from offbeat.named import load_named
 from offbeat.net.client.first_batch import DataError, data_error
 from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
+from offbeat.net.client.told_statistics import ToldStatistics
 from offbeat.net.run_spec import MOST_SITES, RunSpec
 
 STATISTICS = f":{StatisticsLearner.__name__}"
@@ -45,6 +46,7 @@ class Site:
             None means that it trains the run's model as the run says.
         device: PyTorch device.
         policy: What it refuses to train, to evaluate and to send.
+        told: The data of which it has told statistics. None means that it cannot remember, and tells none.
     """
 
     data: FederatedData | None
@@ -53,6 +55,7 @@ class Site:
     learner: TorchLearner | LoopLearner | None = None
     device: str = "cpu"
     policy: SitePolicy = DEFAULT_POLICY
+    told: ToldStatistics | None = None
 
     @classmethod
     def of(
@@ -194,6 +197,15 @@ class Site:
             )  # fmt: skip
         except UsageError as error:
             raise data_error(error, 0) from error
+
+    def note_statistics(self, learner: StatisticsLearner) -> None:
+        """Note what a run of statistics is told. Raises `UsageError` for what it must not tell."""
+        if self.told is None:
+            raise UsageError(
+                "this site has no directory to remember of which data it has told statistics, and two runs "
+                "may tell of single samples: join with state (--state DIR)"
+            )
+        self.told.note(learner.told_digest, self.samples, self.policy.min_samples)
 
     def _check_data(self, data: FederatedData, spec: RunSpec) -> None:
         """Raises `UsageError` unless the data are those that a built-in model takes."""

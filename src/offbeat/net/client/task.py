@@ -34,6 +34,7 @@ from offbeat.core.privacy.privacy_options import Privacy, rounded_up
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.batches import samples_per_epoch, steps_per_epoch
 from offbeat.local.examples_privacy import sampling_rate
+from offbeat.local.feature_statistics import StatisticsLearner
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.client.examples_ledger import ExamplesLedger
@@ -105,12 +106,16 @@ class TrainingContext:
             require_masks()
         learner = site.make_learner(spec, client)
         policy.check_batch(site.samples, learner.batch_size)
+        labels = spec.may_need_labels(site.allow)
+        if isinstance(learner, StatisticsLearner):
+            site.note_statistics(learner)
+            labels = False
         if examples is not None:
             learner = _by_example(learner, objective, site.samples, examples)
         return cls(
             client, learner, objective, spec.codec, spec.seed, min_step_seconds, policy=policy,
             privacy=spec.privacy, clip_factor=partial(spec.clip_factor, allow=site.allow),
-            parameters=spec.parameters, examples=examples, may_need_labels=spec.may_need_labels(site.allow),
+            parameters=spec.parameters, examples=examples, may_need_labels=labels,
         )  # fmt: skip
 
     @property
