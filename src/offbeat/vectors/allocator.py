@@ -67,8 +67,13 @@ class HeapTrimmer:
             return
         self._made = 0
         if resident() > self._size + GROWTH:
-            _glibc("malloc_trim", ctypes.c_size_t)(0)
+            trim()
             self._size = resident()
+
+
+def trim() -> None:
+    """Give freed memory of this process back to the system; a no-op with another C library than glibc."""
+    _glibc("malloc_trim", ctypes.c_size_t)(0)
 
 
 def resident() -> int:

@@ -1,6 +1,7 @@
 """The page among connections that say nothing: they are limited and counted, and it goes on answering."""
 
 import asyncio
+import gc
 import socket
 import ssl
 from collections.abc import Iterator
@@ -89,6 +90,34 @@ def test_of_many_addresses_too(tmp_path: Path) -> None:
                 assert await answers(url) == 200
 
     asyncio.run(story())
+
+
+def test_a_closed_connection_of_tls_leaves_no_buffer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Thousands would keep 256 KiB each until the garbage collector comes; what is free is given back."""
+    monkeypatch.setattr(acceptor, "DEADLINE", 1.0)
+    trimmed: list[bool] = []
+    monkeypatch.setattr(acceptor, "trim", lambda: trimmed.append(True))
+    ours = Authority(tmp_path, "ours")
+    context = page_tls(*ours.issue("page", host="127.0.0.1"))
+
+    async def story() -> None:
+        refusals = RefusalLog("page ")
+        async with dashboard(Watched(nothing, tmp_path), MonitorAddress(tls=context), refusals) as url:
+            with bare(url, 60):
+                await until(refusals, address=58)
+                await asyncio.sleep(0)
+                buffers = sum(type(own).__name__ == "SSLProtocol" for own in gc.get_objects())
+                assert buffers <= 8
+            async with asyncio.timeout(60):
+                while not trimmed:
+                    await asyncio.sleep(0.02)
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(story())
+    finally:
+        gc.enable()
 
 
 def test_who_is_admitted_is_not_closed_and_beyond_the_limit_new_ones_are(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from offbeat.net.address import network
 from offbeat.net.refusal_log import RefusalLog
+from offbeat.vectors.allocator import trim
 
 DEADLINE = 10.0
 """Seconds from a connection to a request that is admitted."""
@@ -54,6 +55,7 @@ class Acceptor:
         # The oldest connection comes first.
         self._open: dict[Peer, _Open] = {}
         self._starting: set[asyncio.Task[None]] = set()
+        self._trimming: asyncio.TimerHandle | None = None
 
     def listen(self, host: str, port: int) -> tuple[str, int]:
         """Begin to accept; returns the first address it listens at.
@@ -90,6 +92,8 @@ class Acceptor:
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
+        if self._trimming is not None:
+            self._trimming.cancel()
         self._refusals.close()
 
     def _accept(self, listener: socket.socket) -> None:
@@ -120,12 +124,15 @@ class Acceptor:
 
     async def _start(self, accepted: socket.socket) -> None:
         """Make the connection's transport, after the handshake of TLS."""
-        # The peer may have left, or speaks no TLS.
-        with suppress(OSError, ssl.SSLError):
+        try:
             await self._loop.connect_accepted_socket(
                 self._make_protocol, accepted, ssl=self._tls,
                 ssl_handshake_timeout=None if self._tls is None else DEADLINE,
             )  # fmt: skip
+        except OSError as error:
+            # The peer may have left, or speaks no TLS. The traceback would keep the transport, with a buffer
+            # of 256 KiB, in a cycle of references until the garbage collector looks at it.
+            error.__traceback__ = None
 
     def _make_room(self, peer: Peer) -> bool:
         """Close a connection if another may not be opened; returns whether it may."""
@@ -150,8 +157,15 @@ class Acceptor:
         if one is not None and one.socket is accepted and accepted.fileno() >= 0 and not one.admitted:
             self._close(peer, "deadline", f"no request of it was admitted within {DEADLINE:g} s")
 
+    def _trim(self) -> None:
+        """Give the memory of closed connections back to the system, once for many of them."""
+        self._trimming = None
+        trim()
+
     def _close(self, peer: Peer, kind: str, why: str) -> None:
         with suppress(OSError):
             # The connection's transport closes the socket then.
             self._open.pop(peer).socket.shutdown(socket.SHUT_RDWR)
+        if self._trimming is None:
+            self._trimming = self._loop.call_later(2 * DEADLINE, self._trim)
         self._refusals.add(kind, f"{peer[0]} port {peer[1]}", why)
