@@ -124,7 +124,9 @@ def entry(dtype: str = "F32", shape: tuple[int, ...] = (1,), begin: int = 0, end
             "its head cannot be read|larger",
         ),
         ({"a": {"dtype": "F32", "shape": [0, 2**62, 2**62], "data_offsets": [0, 0]}}, 0, "larger than any"),
-        ({"a": {"dtype": "F32", "shape": [1] * 100, "data_offsets": [0, 4]}}, 4, "dimensions"),
+        ({"a": {"dtype": "F32", "shape": [1] * 100, "data_offsets": [0, 4]}}, 4, "length <= 64"),
+        ({"a": {"dtype": "F32", "shape": [1] * 2**20, "data_offsets": [0, 4]}}, 4, "length <= 64"),
+        ({"a": {"dtype": "F32", "shape": [10**4000] * 9, "data_offsets": [0, 4]}}, 4, "cannot be read"),
     ],
 )
 def test_bytes_that_are_no_tensors_are_an_error(head: Any, size: int, problem: str) -> None:

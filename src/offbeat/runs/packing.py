@@ -42,14 +42,15 @@ _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
 _NOT_IN_NUMPY = {
     torch.bfloat16, torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz
 }  # fmt: skip
-_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_Shape = Annotated[tuple[_Count, ...], msgspec.Meta(max_length=64)]  # NumPy has no more dimensions
 
 
 class _Entry(msgspec.Struct):
     """What the head says of a tensor."""
 
     dtype: str
-    shape: tuple[_Count, ...]
+    shape: _Shape
     data_offsets: tuple[_Count, _Count]
 
 
