@@ -1,6 +1,8 @@
 """Archived journal rows are read as before, by everything that reads a run."""
 
 import sqlite3
+import tracemalloc
+import zlib
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -112,15 +114,41 @@ def test_a_damaged_block_is_an_error(run: Path, damage: str) -> None:
     assert len(verify(run).problems) == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"x", b"\x00" * 100])
+def packed(*rows: str) -> bytes:
+    return zlib.compress("\n".join(rows).encode(), 9)
+
+
+ROW = '[{},0.0,"event","lost",0,0,0,0,0,0,null]'
+ANOTHERS = {
+    "empty": b"",
+    "no zlib": b"x",
+    "zeros": b"\x00" * 100,
+    "cut off": packed(ROW.format(64))[:-4],
+    "twice the number": packed(ROW.format(64), ROW.format(64)),
+    "falling numbers": packed(ROW.format(65), ROW.format(64)),
+    "of another block": packed(ROW.format(128)),
+    "millions of rows": packed(*["[64]"] * 2**20),
+    "millions of lists": packed("[" + "[]," * 2**20 + "[]]"),
+    "a number of many digits": packed(ROW.format("6" * 2**20)),
+    "nested": packed("[" * 2**20),
+    "other types": packed(ROW.format("null")),
+}
+
+
+@pytest.mark.parametrize("content", ANOTHERS.values(), ids=ANOTHERS)
 def test_a_block_of_anothers_making_is_an_error(run: Path, content: bytes) -> None:
     """Without a checksum, as somebody may write it by hand."""
     archive(run, 0.0)
     with closing(sqlite3.connect(run / "run.db")) as database, database:
         database.execute("UPDATE journal_archive SET rows = ? WHERE first = 64", (content,))
         database.execute("DELETE FROM checksums WHERE part = 'journal_archive'")
-    with pytest.raises(DamageError, match="block 64 of its table journal_archive"):
-        all_rows(run)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamageError, match="block 64 of its table journal_archive"):
+            all_rows(run)
+        assert tracemalloc.get_traced_memory()[1] < 2**25
+    finally:
+        tracemalloc.stop()
 
 
 def test_damaged_rows_are_not_archived(run: Path) -> None:

@@ -7,6 +7,8 @@ import shutil
 import tarfile
 import tempfile
 import urllib.request
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.data.heart_disease import FILES as HEART_FILES
 from offbeat.data.images import IDX_FILES
 from offbeat.data.paths import data_root
+from offbeat.unpacking import MOST_DATASET
 
 _TIMEOUT = 60.0  # s without a byte
 _CHUNK = 1 << 20
@@ -141,7 +144,14 @@ def fetch(name: str, *, root: Path | None = None) -> Path:
             _download(remote.address + file, folder / file, remote.limit, md5)
             if remote.unpacked is not None:
                 _unpack(folder / file, remote.unpacked)
-        except (OSError, http.client.HTTPException, tarfile.TarError, _DamagedError) as error:
+        except (
+            OSError,
+            http.client.HTTPException,
+            tarfile.TarError,
+            zipfile.BadZipFile,
+            zlib.error,
+            _DamagedError,
+        ) as error:
             raise RunError(
                 f"dataset {name!r}: {remote.address + file} could not be fetched ({reason_of(error)}); "
                 f"put {remote.unpacked or 'the file'} in {folder} by hand"
@@ -181,6 +191,8 @@ def _unpack(archive: Path, wanted: str) -> None:
             if archive.name.endswith(".tar.gz"):
                 _untar(archive, Path(work).resolve())
             else:
+                with zipfile.ZipFile(archive) as opened:
+                    _check_size(sum(member.file_size for member in opened.infolist()))
                 shutil.unpack_archive(archive, work)
         finally:
             archive.unlink()
@@ -190,10 +202,17 @@ def _unpack(archive: Path, wanted: str) -> None:
         found.replace(archive.parent / wanted)
 
 
+def _check_size(size: int) -> None:
+    if size > MOST_DATASET:
+        raise _DamagedError(f"it unpacks to more than {MOST_DATASET} bytes")
+
+
 def _untar(archive: Path, folder: Path) -> None:
     """Write the regular files of a tar.gz, as Python before 3.11.4 has no filter for paths that lead out."""
+    size = 0
     with tarfile.open(archive, "r:gz") as opened:
         for member in filter(tarfile.TarInfo.isfile, opened):
+            _check_size(size := size + member.size)
             target = folder / member.name
             if not target.resolve().is_relative_to(folder):
                 raise _DamagedError(f"its file {member.name} is outside of its folder")

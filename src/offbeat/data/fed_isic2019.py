@@ -51,19 +51,23 @@ def load_fed_isic2019(root: Path, pick: Subsample) -> Source:
 def _read_split(path: Path) -> list[tuple[str, int, int, bool]]:
     """Name, class and centre of each image, and whether it is for training."""
     rows = list[tuple[str, int, int, bool]]()
-    with path.open(encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), start=2):
-            try:
-                name, label, centre = str(row["image"]), int(row["target"]), int(row["center"])
-                training = ("test", "train").index(row["fold"])
-                if Path(name).name != name or not (0 <= label < _CLASSES and 0 <= centre < len(CENTRES)):
-                    raise ValueError("out of range")
-            except (KeyError, TypeError, ValueError) as error:
-                raise UsageError(
-                    f"{path}: line {number} has no image, target 0 to {_CLASSES - 1}, center 0 to "
-                    f"{len(CENTRES) - 1} and fold train or test ({error}); put FLamby's file there"
-                ) from None
-            rows.append((name, label, centre, bool(training)))
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        read = list(csv.DictReader(lines))
+    except (ValueError, csv.Error) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); put FLamby's file there") from None
+    for number, row in enumerate(read, start=2):
+        try:
+            name, label, centre = str(row["image"]), int(row["target"]), int(row["center"])
+            training = ("test", "train").index(row["fold"])
+            if Path(name).name != name or not (0 <= label < _CLASSES and 0 <= centre < len(CENTRES)):
+                raise ValueError("out of range")
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"{path}: line {number} has no image, target 0 to {_CLASSES - 1}, center 0 to "
+                f"{len(CENTRES) - 1} and fold train or test ({error}); put FLamby's file there"
+            ) from None
+        rows.append((name, label, centre, bool(training)))
     if len({training for *_, training in rows}) != 2:
         raise UsageError(f"{path}: has no train or no test images; put FLamby's file there")
     return rows

@@ -5,6 +5,7 @@ Every image is resized to 48x60x48 and normalised by its own mean and deviation;
 rows fall on which side is our own fixed shuffle. Needs nibabel, of the extra `nifti`.
 """
 
+import math
 import zlib
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from offbeat.data.dataset import Dataset
 from offbeat.data.federated import Source
 from offbeat.data.paths import missing_dataset
 from offbeat.data.subsample import Subsample, fixed_permutation
+from offbeat.unpacking import MOST_DATASET
 
 HOSPITALS = ("Guys", "HH", "IOP")
 FOLDER, SHAPE = "IXI_sample", (48, 60, 48)
@@ -80,8 +82,17 @@ def _volume(folder: Path) -> torch.Tensor:
         raise UsageError(f"{folder}: {len(paths)} files *.nii.gz, not one; put an intact copy there")
     try:
         image: Any = nibabel.load(paths[0])
+        if math.prod(image.shape) * 4 > MOST_DATASET:
+            raise ValueError(f"a volume of {image.shape} is larger than the {MOST_DATASET} bytes allowed")
         volume: npt.NDArray[np.float32] = image.get_fdata(dtype=np.float32)
-    except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error) as error:
+    except (
+        nibabel.filebasedimages.ImageFileError,
+        OSError,
+        EOFError,
+        ValueError,
+        MemoryError,
+        zlib.error,
+    ) as error:
         raise UsageError(
             f"{paths[0]}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
         ) from error

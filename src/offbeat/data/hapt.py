@@ -9,6 +9,7 @@ fifth of the windows is for testing. Channels are normalised with mean and devia
 """
 
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from offbeat.data.dataset import Dataset
 from offbeat.data.federated import Source
 from offbeat.data.paths import missing_dataset
 from offbeat.data.subsample import Subsample
+from offbeat.unpacking import MOST_DATASET
 
 _CLASSES = 6
 _WINDOW, _HOP, _CHANNELS = 128, 64, 6
@@ -59,8 +61,14 @@ def load_hapt(root: Path, pick: Subsample) -> Source:
 def _read_windows(path: Path) -> Windows:
     try:
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+            # No more of a member is unpacked than the archive says.
+            if sum(member.file_size for member in file.zip.infolist()) > MOST_DATASET:
+                raise ValueError(f"it unpacks to more than the {MOST_DATASET} bytes allowed")
             x, y, person = (file[name] for name in ("x", "y", "user"))
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (
+        OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, NotImplementedError, RuntimeError, MemoryError,
+        zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
         raise UsageError(
             f"{path}: no arrays x, y and user can be read ({reason_of(error)}); "
             "put an intact copy of the file there"
@@ -85,7 +93,7 @@ def cut_windows(folder: Path) -> Windows:
     """
     labelled = folder / "labels.txt"
     windows, labels, persons = [], [], []
-    recordings = dict[tuple[int, int], npt.NDArray[np.float32]]()
+    recordings, readings = dict[tuple[int, int], npt.NDArray[np.float32]](), 0
     for experiment, person, activity, first, last in _numbers(labelled, 5).astype(np.int64):
         if activity > _CLASSES:
             # Higher numbers are transitions between two activities.
@@ -96,11 +104,14 @@ def cut_windows(folder: Path) -> Windows:
             parts = [_numbers(folder / name, 3) for name in names]
             shortest = min(map(len, parts))
             recordings[key] = np.concatenate([part[:shortest] for part in parts], axis=1)
+            readings += shortest
         segment = recordings[key][max(first - 1, 0) : last]
         for start in range(0, len(segment) - _WINDOW + 1, _HOP):
             windows.append(segment[start : start + _WINDOW])
             labels.append(activity - 1)
             persons.append(person)
+        if len(windows) * _HOP > readings:
+            raise UsageError(f"{labelled}: its activities overlap; put an intact copy of the file there")
     if not windows:
         raise UsageError(f"{labelled}: no activity lasts {_WINDOW} readings; put intact files there")
     return _checked(labelled, (np.stack(windows), np.array(labels), np.array(persons)))

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.core.errors import UsageError, reason_of
+from offbeat.unpacking import MOST_DATASET
 
 _UNSIGNED_BYTE = 0x08
-_LIMIT = 1 << 30  # bytes, twenty times the largest idx file in use
 _CHUNK = 1 << 20
 
 
@@ -56,10 +56,10 @@ def _read_header(file: BufferedIOBase, path: Path, dims: int) -> tuple[int, ...]
     if len(header) < 4 + 4 * dims:
         raise UsageError(f"{path}: is truncated in its header; put an intact copy of the file there")
     shape: tuple[int, ...] = struct.unpack(f">{dims}I", header[4:])
-    if math.prod(shape) > _LIMIT:
+    if math.prod(shape) > MOST_DATASET:
         raise UsageError(
-            f"{path}: its header says {'x'.join(map(str, shape))} values, more than the {_LIMIT} allowed; "
-            "put the right file there"
+            f"{path}: its header says {'x'.join(map(str, shape))} values, more than the {MOST_DATASET} "
+            "allowed; put the right file there"
         )
     return shape
 

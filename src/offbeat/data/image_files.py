@@ -13,6 +13,7 @@ from offbeat.core.types import Indices
 from offbeat.data.cifar import normalised
 from offbeat.data.dataset import MapDataset
 
+_MOST_PIXELS = 1 << 26  # of an image, whose compressed bytes may be a few
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 """Mean and standard deviation of each channel of ImageNet's train set, scaled to [0, 1]."""
 
@@ -67,8 +68,10 @@ def _read(path: Path) -> npt.NDArray[np.uint8]:
 
     try:
         with Image.open(path) as image:
+            if (pixels := image.width * image.height) > _MOST_PIXELS:
+                raise ValueError(f"it has {pixels} pixels: {_MOST_PIXELS} are allowed")
             return np.array(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise UsageError(
             f"{path}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
         ) from error

@@ -1,8 +1,6 @@
 """IMDb: 50,000 film reviews, negative (0) or positive (1), in the official split (Maas et al., 2011)."""
 
-import gzip
 import json
-import zlib
 from pathlib import Path
 
 from offbeat.core.errors import UsageError, reason_of
@@ -10,7 +8,9 @@ from offbeat.data.federated import Source
 from offbeat.data.paths import missing_dataset
 from offbeat.data.subsample import Subsample
 from offbeat.data.text import TextOptions, Texts, text_source
+from offbeat.unpacking import unpacked
 
+_MOST = 1 << 28  # bytes of a file, unpacked: eight times the official ones
 _OFFICIAL = "aclImdb"
 
 
@@ -37,17 +37,19 @@ def _read(folder: Path, part: str) -> Texts:
 def _read_lines(path: Path) -> Texts:
     texts, labels, number = list[str](), list[int](), 0
     try:
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            for line in file:
-                number += 1
-                review = json.loads(line)
-                texts.append(str(review["text"]))
-                labels.append((0, 1).index(review["label"]))
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            text = b"".join(unpacked(file, _MOST)).decode().rstrip("\n")
+    except (OSError, ValueError) as error:
         raise UsageError(
             f"{path}: cannot be read ({reason_of(error)}); put an intact copy of the file there"
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    try:
+        for line in text.split("\n") if text else ():
+            number += 1
+            review = json.loads(line)
+            texts.append(str(review["text"]))
+            labels.append((0, 1).index(review["label"]))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UsageError(
             f'{path}: line {number} is not {{"text": …, "label": 0 or 1}} ({error}); put the right file there'
         ) from error

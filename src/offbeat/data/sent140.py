@@ -6,6 +6,7 @@ order of the file, is for testing. The official test set has other users and is 
 
 import csv
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,7 @@ def _read(path: Path) -> list[tuple[str, int, str]]:
     """User, label and text of each tweet."""
     rows = list[tuple[str, int, str]]()
     with path.open(encoding="latin-1", newline="") as file:
-        for number, row in enumerate(csv.reader(file), start=1):
+        for number, row in enumerate(_rows(path, csv.reader(file)), start=1):
             if len(row) != _COLUMNS or row[0] not in _LABELS:
                 raise UsageError(
                     f"{path}: row {number} has not {_COLUMNS} columns that begin with 0 or 4; put an "
@@ -58,3 +59,11 @@ def _read(path: Path) -> list[tuple[str, int, str]]:
                 )
             rows.append((row[4], _LABELS[row[0]], row[5]))
     return rows
+
+
+def _rows(path: Path, reader: Iterator[list[str]]) -> Iterator[list[str]]:
+    """Rows of CSV. Raises `UsageError` where a field is longer than any text."""
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise UsageError(f"{path}: cannot be read ({error}); put an intact copy of the file there") from None

@@ -23,7 +23,7 @@ def load_tiny_imagenet(root: Path, pick: Subsample) -> Source:
     listed, annotated = folder / "wnids.txt", folder / "val" / "val_annotations.txt"
     if not (listed.is_file() and annotated.is_file()):
         raise missing_dataset("tiny_imagenet", folder.parent, f"the folder {FOLDER}", source=_ADDRESS)
-    names = listed.read_text(encoding="utf-8").split()
+    names = listed.read_text(encoding="utf-8", errors="replace").split()
     class_of = {name: number for number, name in enumerate(names)}
     train = [
         (path, number)
