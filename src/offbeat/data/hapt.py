@@ -66,7 +66,7 @@ def _read_windows(path: Path) -> Windows:
                 raise ValueError(f"it unpacks to more than the {MOST_DATASET} bytes allowed")
             x, y, person = (file[name] for name in ("x", "y", "user"))
     except (
-        OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, NotImplementedError, RuntimeError, MemoryError,
+        OSError, ValueError, TypeError, KeyError, EOFError, AttributeError, RuntimeError, MemoryError,
         zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
         raise UsageError(

@@ -1,6 +1,7 @@
 """A server restored from a snapshot goes on as one that repeats the journal, and as the one that was left."""
 
 import logging
+import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
@@ -41,7 +42,7 @@ from offbeat.net.server.coordinator import Coordinator, SavedRun
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.recovery_snapshot import _described, describe_types
+from offbeat.net.server.recovery_snapshot import _checksum, _described, describe_types
 from offbeat.net.server.site_registry import Registry, SiteRecord, TaskStatus
 from offbeat.runs.evaluation_log import EvaluationLog, _Patience
 from tests.conformance.test_same_everywhere import OPTIONS
@@ -531,6 +532,125 @@ def test_a_snapshot_with_any_doubt_is_ignored(
     told = [text for text in caplog.messages if "snapshot ignored" in text]
     assert [words in text for text in told] == ([True] if words else [])
     assert len(repeated) == (1 if damage == "whole" else 2)
+
+
+def numbers_in(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], float]]:
+    """The numbers of plain data, with their paths."""
+    if isinstance(value, dict | list):
+        for key, own in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from numbers_in(own, (*path, key))
+    elif type(value) in (int, float):
+        yield path, value
+
+
+def with_number(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    """Plain data of which one number is another."""
+    if not path:
+        return new
+    copy = dict(value) if isinstance(value, dict) else list(value)
+    copy[path[0]] = with_number(copy[path[0]], path[1:], new)
+    return copy
+
+
+def forge(database: sqlite3.Connection, path: tuple[Any, ...], new: Any, everywhere: bool) -> None:
+    """Another number in a snapshot, with its checksum; `everywhere`: in the table of checksums too."""
+    rows, code, data = database.execute("SELECT rows, code, data FROM snapshot").fetchone()
+    forged = encode(with_number(msgpack.decode(data, strict=False), path, new))
+    checksum = _checksum(rows, code, forged)
+    database.execute("UPDATE snapshot SET data = ?, checksum = ?", (forged, checksum))
+    if everywhere:
+        database.execute("UPDATE checksums SET checksum = ? WHERE part = 'snapshot'", (checksum,))
+
+
+NOT_OF_THE_CHECKPOINT = {
+    "lost", "sent", "streams", "staleness_sum", "bits_up", "sites", "began", "skipped", "rollbacks", "timers",
+    "schedule", "evaluations", "collapse", "labels", "rolled_back", "assigned", "lr_factor", "speed",
+    "last_staleness", "arrival",
+}  # fmt: skip
+"""What only the journal from its beginning tells, and nothing else of a checkpoint."""
+
+
+@pytest.mark.parametrize("everywhere", [False, True])
+@pytest.mark.parametrize("new", ["one more", -1, 2**62, 10**300, None, "x"])
+def test_a_forged_snapshot_never_stops_a_start(
+    new: Any, everywhere: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The journal is repeated, where the snapshot contradicts what is recorded beside it."""
+    kind = Kind("fedcompass", rollback=True)
+    want = canonical(directory_of(kind, tmp_path / "d").c.save(), True)
+    with closing(sqlite3.connect(tmp_path / "d" / "run.db")) as database:
+        (data,) = database.execute("SELECT data FROM snapshot").fetchone()
+    found = list(numbers_in(msgpack.decode(data, strict=False)))
+    for number, (path, value) in enumerate(found):
+        if number % 16:  # all of them take a minute
+            continue
+        other = value + 1 if new == "one more" else float(new) if new == 10**300 else new
+        directory = tmp_path / str(number)
+        shutil.copytree(tmp_path / "d", directory)
+        with closing(sqlite3.connect(directory / "run.db")) as database, database:
+            forge(database, path, other, everywhere)
+        back = make(kind)
+        DurableStore(directory, back).close()
+        if not everywhere or not NOT_OF_THE_CHECKPOINT & {*map(str, path)}:
+            assert canonical(back.save(), True) == want, path
+    assert any("snapshot ignored" in text for text in caplog.messages)
+
+
+CONTRADICTIONS: dict[str, tuple[Any, ...]] = {
+    "client of a task": ("driver", "engine", "server", "tasks", 0, "client"),
+    "number of a task": ("driver", "engine", "server", "tasks", 0, "id"),
+    "base of a task": ("driver", "engine", "server", "tasks", 0, "base"),
+    "version": ("driver", "engine", "server", "version"),
+    "time": ("driver", "engine", "server", "now"),
+    "rows": ("driver", "engine", "rows"),
+    "evaluations": ("evaluations", "count"),
+    "arrived": ("driver", "engine", "server", "counts", "arrived"),
+    "samples": ("driver", "engine", "server", "fleet", "samples", 0),
+}
+
+
+@pytest.mark.parametrize("contradiction", CONTRADICTIONS)
+def test_a_snapshot_that_is_not_that_of_the_checkpoint_is_ignored(
+    contradiction: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever its checksums say; and nothing of it is left where the journal is repeated."""
+    kind = Kind("fedcompass", rollback=True)
+    live = directory_of(kind, tmp_path / "d").c
+    with closing(sqlite3.connect(tmp_path / "d" / "run.db")) as database, database:
+        forge(database, CONTRADICTIONS[contradiction], 999, everywhere=True)
+    back = make(kind)
+    DurableStore(tmp_path / "d", back).close()
+    assert canonical(back.save(), True) == canonical(live.save(), True)
+    assert back.stopped == live.stopped
+    assert sum("snapshot ignored" in text for text in caplog.messages) == 1
+
+
+class OfAScheduleError(Exception):
+    """Of a user's own code."""
+
+
+@pytest.mark.parametrize(
+    "error",
+    [AssertionError(), MemoryError(), OSError(5, "x"), StopIteration(), OfAScheduleError(), RecursionError(),
+     OverflowError(), ob.OffbeatError("x"), KeyError(3)],
+    ids=repr,
+)  # fmt: skip
+def test_whatever_a_snapshot_raises_the_journal_is_repeated(
+    error: Exception, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind = Kind("fedbuff")
+    live, back, restore, calls = directory_of(kind, tmp_path / "d").c, make(kind), Registry.restore, [0]
+
+    def once(self: Registry, saved: Any) -> None:
+        restore(self, saved)
+        calls[0] += 1
+        if calls[0] == 1:
+            raise error
+
+    monkeypatch.setattr(Registry, "restore", once)
+    DurableStore(tmp_path / "d", back).close()
+    assert canonical(back.save(), True) == canonical(live.save(), True)
+    assert sum("snapshot ignored" in text for text in caplog.messages) == 1
 
 
 @pytest.mark.parametrize("changed", ["version", "until", "types"])

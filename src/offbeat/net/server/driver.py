@@ -133,8 +133,8 @@ class Driver:
         self.engine = run.engine(self._record, self.tensors)
         self.server = self.engine.server
         self.registry = Registry()
-        self.leases = Leases(self.registry.by_client, options.lease)
-        self.deadlines = Deadlines(self.registry, self.server, options.task_timeout)
+        self._options, self._experiment = options, experiment
+        self._begin_times()
         self.effects = Effects()
         self.log_update: Callable[[TaskId, LocalResult], LoggedUpdate] = _copied
         self.ending: str | None = None
@@ -142,7 +142,6 @@ class Driver:
         self.began = inf
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
-        self._options, self._experiment = options, experiment
         self.directions = SiteDirections(self.tensors.model.layout.parameters)
         self.collapse: Collapse = CollapseDetector(run.metric, run.higher_is_better)
         self.client_evaluations: ClientEvaluations | None = None
@@ -153,6 +152,11 @@ class Driver:
                 options.evaluation_timeout, run.higher_is_better,
             )  # fmt: skip
         self.helpers = helpers(self)
+
+    def _begin_times(self) -> None:
+        """Forget the times of leases and deadlines."""
+        self.leases = Leases(self.registry.by_client, self._options.lease)
+        self.deadlines = Deadlines(self.registry, self.server, self._options.task_timeout)
 
     def _record(self, row: Row) -> None:
         self.effects.rows.append(row)
@@ -305,9 +309,12 @@ class Driver:
         self.rollbacks, self.rolled_back = saved.rollbacks, saved.rolled_back
         if self.client_evaluations is not None:
             self.client_evaluations.restore(saved.evaluated)
+        self._begin_times()
         for site in self.registry.by_client.values():
             self.deadlines.measured(site.client)
             self.leases.begin(site.client)
+        # They follow from the state: another one may have been restored before.
+        self.ending = self.stopped = None
         self._check_limits()
 
     def _keep_good(self, good: Version | None) -> None:

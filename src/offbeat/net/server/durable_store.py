@@ -258,7 +258,7 @@ class DurableStore:
     def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
         forget = stored_updates.at_checkpoint(self._keep)
-        others = [*forget, (INSERT, self.audit.take()), self._snapshots.statement()]
+        others = [*forget, (INSERT, self.audit.take()), *self._snapshots.statements()]
         self._on_both(lambda files: files.checkpoint(coordinator.tensors, coordinator.now, others))
         self.audit.written()
         self._leave_good_version(coordinator.tensors)

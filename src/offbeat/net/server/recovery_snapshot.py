@@ -9,10 +9,9 @@ import json
 import logging
 from hashlib import sha256
 
-from msgspec import MsgspecError, convert, msgpack
+from msgspec import convert, msgpack
 from xxhash import xxh3_128_hexdigest
 
-from offbeat.core.errors import DamageError
 from offbeat.core.saved_state import describe_types, state_type
 from offbeat.core.schedule import Schedule
 from offbeat.core.wrapper import Wrapper
@@ -28,11 +27,6 @@ TABLE = """CREATE TABLE IF NOT EXISTS snapshot(
 )"""
 DELETE: Statement = ("DELETE FROM snapshot", [()])
 _encode, _decode = msgpack.Encoder().encode, msgpack.Decoder(SavedRun).decode
-_DOUBTS = (
-    DamageError, MsgspecError, ValueError, TypeError, LookupError, ArithmeticError, AttributeError,
-    RecursionError,
-)  # fmt: skip
-"""What reading or restoring a snapshot can raise that is not whole, or not of this code."""
 
 
 class RecoverySnapshots:
@@ -48,18 +42,23 @@ class RecoverySnapshots:
         # Whether the log says already why there is no snapshot.
         self._told = False
 
-    def statement(self) -> Statement:
-        """The statement that records the state as it is now, or that there is no snapshot of it."""
+    def statements(self) -> list[Statement]:
+        """The statements that record the state as it is now, or that there is no snapshot of it."""
         try:
             data = _encode(self._coordinator.save())
         except (TypeError, OverflowError) as error:
             if not self._told:
                 log.info("no snapshots, a restarted server repeats the journal: %s", error)
             self._told = True
-            return DELETE
+            return [DELETE]
         rows = self._coordinator.driver.engine.rows
-        row = (rows, self._code, data, _checksum(rows, self._code, data))
-        return "INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)", [row]
+        checksum = _checksum(rows, self._code, data)
+        row = (rows, self._code, data, checksum)
+        return [
+            ("INSERT OR REPLACE INTO snapshot VALUES (1, ?, ?, ?, ?)", [row]),
+            # Beside those of other tables: who changes a snapshot by itself is found out.
+            ("INSERT OR REPLACE INTO checksums VALUES ('snapshot', 1, ?)", [(checksum,)]),
+        ]
 
     def restore(self, record: RunRecord, checkpoint: Checkpoint) -> bool:
         """Bring the coordinator to where it was at a checkpoint, if there is a snapshot without a doubt.
@@ -77,14 +76,19 @@ class RecoverySnapshots:
                 return False
             before = coordinator.save()
             try:
-                coordinator.restore(_decode(data))
-                same = _encode(coordinator.save()) == data
-                if not same or coordinator.driver.engine.rows != checkpoint.journal:
+                saved = _decode(data)
+                coordinator.restore(saved)
+                if _encode(coordinator.save()) != data:
                     raise ValueError("its values do not come back as they were saved")
-            except _DOUBTS:
+                _check(coordinator, record, checkpoint)
+                # What has happened since must follow from it, which shows before a tensor is touched.
+                coordinator.driver.replay(record.rows(after=checkpoint.journal - 1), None)
+                coordinator.restore(saved)
+            except Exception:
                 coordinator.restore(before)
                 raise
-        except _DOUBTS as error:
+        except Exception as error:
+            # What a forged one can raise, and a schedule of a user's own, has no end.
             log.warning("snapshot ignored, the journal is repeated: %s", str(error) or repr(error))
             return False
         log.info("started from a snapshot: rows %d", checkpoint.journal)
@@ -98,13 +102,54 @@ class RecoverySnapshots:
         if found is None:
             return None
         rows, code, data, checksum = convert(found, tuple[int, str, bytes, str])
-        if checksum != _checksum(rows, code, data):
+        recorded = next(record.select("SELECT checksum FROM checksums WHERE part = 'snapshot'"), (None,))
+        if not checksum == _checksum(rows, code, data) == recorded[0]:
             raise ValueError("it does not match its checksum")
         if code != self._code:
             raise ValueError("it is of another version of the code, or of other options")
         if rows != checkpoint.journal:
             raise ValueError(f"it is of {rows} rows, and the checkpoint of {checkpoint.journal}")
         return data
+
+
+def _check(coordinator: Coordinator, record: RunRecord, checkpoint: Checkpoint) -> None:
+    """Raises `ValueError` where a state is not that of the checkpoint and of the last row before it."""
+    engine, server, registry = coordinator.driver.engine, coordinator.server, coordinator.registry
+    tasks = list(server.tasks.values())
+    # A task that was lost with its site needs its versions, too.
+    bases = {task.id: task.base for task in tasks} | {task: own[0] for task, own in registry.gone.items()}
+    fresh = {task.id: task.fresh for task in tasks if task.fresh is not None}
+    fresh |= {task: own[1] for task, own in registry.gone.items() if len(own) > 1}
+    held = {task.id: task.base for task in server.held.values()}
+    counts = server.counts
+    last = next(record.rows(after=checkpoint.journal - 2, limit=1), None)
+    present = {
+        site.client: (site.samples, site.steps_per_epoch) for site in registry.sites.values() if site.present
+    }
+    fleet = {
+        client: (server.fleet.samples(client), server.fleet.steps_per_epoch(client))
+        for client in server.fleet
+    }
+    pairs: dict[str, tuple[object, object]] = {
+        "rows": (engine.rows, checkpoint.journal),
+        "time": (server.now, 0.0 if last is None else last.t),
+        "version": (server.version, checkpoint.version),
+        "evaluations": (coordinator.evaluations.count, checkpoint.metrics),
+        "tasks in training": (bases, checkpoint.bases),
+        "models sent": (fresh, checkpoint.fresh),
+        "held updates": (held, held | {task: own[0] for task, own in checkpoint.updates.items()}),
+        "assigned tasks": (registry.assigned.keys(), bases.keys()),
+        "clients of tasks": (
+            {task.id: task.client for task in tasks},
+            {task.id: registry.assigned[task.id].command.client for task in tasks},
+        ),
+        "busy clients": ({task.client for task in tasks}, set(server.fleet) - set(server.fleet.idle())),
+        "updates": (counts["arrived"], counts["aggregated"] + counts["dropped"] + len(held)),
+        "clients": (present, fleet),
+    }
+    for name, (here, there) in pairs.items():
+        if here != there:
+            raise ValueError(f"its {name} are not those of the checkpoint: {here!s:.100} and {there!s:.100}")
 
 
 def _checksum(rows: int, code: str, data: bytes) -> str:

@@ -78,14 +78,14 @@ class SavedSite(Struct, frozen=True):
     """What is saved of a `SiteRecord`."""
 
     client: ClientId
-    samples: int
-    steps_per_epoch: int
-    present: bool
-    last_seen: float
-    speed: float
-    staleness: int
-    updates: int
-    tasks: dict[TaskId, TaskStatus]
+    samples: int = 0
+    steps_per_epoch: int = 0
+    present: bool = False
+    last_seen: float = 0.0
+    speed: float = 0.0
+    staleness: int = -1
+    updates: int = 0
+    tasks: dict[TaskId, TaskStatus] = field(default_factory=dict)
 
 
 class SavedRegistry(Struct, frozen=True):
@@ -199,8 +199,11 @@ class Registry(Struct):
 
     def restore(self, saved: SavedRegistry) -> None:
         """Go on from a state. Raises `KeyError` for one with a site that this has not."""
-        for own in saved.sites:
-            site = self.by_client[own.client]
+        told = {own.client: own for own in saved.sites}
+        if unknown := told.keys() - self.by_client.keys():
+            raise KeyError(min(unknown))
+        for client, site in self.by_client.items():
+            own = told.get(client) or SavedSite(client)
             site.samples, site.steps_per_epoch, site.present = own.samples, own.steps_per_epoch, own.present
             site.last_seen, site.speed, site.steps_done = own.last_seen, own.speed, 0
             site.staleness, site.updates, site.tasks = own.staleness, own.updates, dict(own.tasks)
