@@ -13,6 +13,7 @@ the run goes back to its last good version again and again while it is killed.
 With `--secure` updates are masked for helpers, processes that are killed as well. The sites keep what
 they mask in clear, and round it as follows from the task, so that the sums can be made again.
 With `--noise` each release has noise; the seeds of it are written down beside the server.
+Every connection has TLS, and sites and helpers have kits, whose tokens are renewed meanwhile.
 Each site writes every acknowledgement to disk before it goes on. When all kills are done the run is let reach
 a number of versions. Then every acknowledged update must be in the journal, once; no update may be in two
 aggregations; a replay must agree; and the journal's updates, taken in once more from the sites' own copies,

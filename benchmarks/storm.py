@@ -23,9 +23,14 @@ from bad_network import relay
 from processes import call_offbeat, ended, fork, has_ended, kill
 from witness import help_out, keep_seeds, take_part
 
+from offbeat.net.auth.ca import OwnAuthority
+from offbeat.net.auth.tokens import enrol
+from offbeat.net.kit import make_kit, write_kit
 from offbeat.runs.record import RunRecord, read_run
 
 PROCESSES, LAST_VERSIONS = 4, 10
+KIT_LIFE = 240
+"""Seconds that a kit's token lives: it is renewed while a run goes on, and outlives any pause of a site."""
 IMPORTED = (
     "grpc.aio", "sklearn.datasets", "offbeat.cli.serve", "offbeat.net.secure.helping",
     "offbeat.net.client.join", "offbeat.net.grpc.client", "offbeat.net.grpc.server",
@@ -79,7 +84,7 @@ class Storm:
 
     Args:
         directory: Where they work: the server in `state`, each helper in a directory of its name, the sites
-            in `sites`; the noise's seeds are kept in `seeds`.
+            in `sites`; their kits are in `kits`; the noise's seeds are kept in `seeds`.
         recipe: The recipe.
         weather: How bad it is.
         mirrored: Whether the server has a mirror.
@@ -93,6 +98,7 @@ class Storm:
         self.directory, self.weather, self.sites = directory, weather, recipe["clients"]
         self.chance, self.counts = Random(weather.seed), Counts()
         self.state, self.logs, self.seeds = directory / "state", directory / "sites", directory / "seeds"
+        self.kits = directory / "kits"
         self.mirror = directory / "disk-0" if mirrored else None
         self.recipe = directory / "recipe.yaml"
         self.recipe.write_text(yaml.safe_dump(recipe), encoding="utf-8")
@@ -111,13 +117,28 @@ class Storm:
 
     def start(self) -> None:
         """Start all of them, and wait for the first version."""
+        OwnAuthority(self.state).issue(["127.0.0.1"])
         self.start_server()
         self.await_server()
         self.start_network()
+        self._make_kits()
         for name in self.helper_names:
             self.start_helper(name)
         self.processes = [self.start_sites(place) for place in range(PROCESSES)]
         self.wait(lambda: newest_version(read_run(self.state)) > 0)
+
+    def _make_kits(self) -> None:
+        """Enrol the sites and the helpers; whatever happens to the server's disk, their kits stay these."""
+        self.kits.mkdir()
+        tokens, ca = self.state / "tokens.json", OwnAuthority(self.state).ca.read_text(encoding="utf-8")
+        for name in (*self.helper_names, *(f"site-{i}" for i in range(self.sites))):
+            token = enrol(tokens, name, life=KIT_LIFE)
+            kit = make_kit(f"127.0.0.1:{self.relay_port}", token, time.time() + KIT_LIFE, ca, "", "")
+            write_kit(self.kit(name), kit)
+
+    def kit(self, name: str) -> Path:
+        """The kit of a site or a helper."""
+        return self.kits / f"{name}.kit"
 
     def start_server(self, versions: int = 10**6, room: int | None = None) -> None:
         """Start the server, on the port it had before. With `room` no file may have more bytes than that."""
@@ -180,19 +201,19 @@ class Storm:
 
     def start_sites(self, place: int) -> int:
         """Start one of the sites' processes."""
-        names = [f"site-{i}" for i in range(self.sites) if i % PROCESSES == place]
+        kits = [self.kit(f"site-{i}") for i in range(self.sites) if i % PROCESSES == place]
         hostile = [f"site-{i}" for i in range(self.weather.hostile)]
         address, pace, masks = f"127.0.0.1:{self.relay_port}", self.weather.pace, bool(self.helper_names)
         return fork(
-            lambda: take_part(address, names, self.sites, self.logs, pace, hostile, masks),
+            lambda: take_part(address, kits, self.sites, self.logs, pace, hostile, masks),
             self.directory / f"sites-{place}.log",
         )
 
     def start_helper(self, name: str) -> None:
         """Start a helper."""
-        address, state = f"127.0.0.1:{self.relay_port}", self.directory / name
+        address, state, kit = f"127.0.0.1:{self.relay_port}", self.directory / name, self.kit(name)
         self.helpers[name] = fork(
-            lambda: help_out(address, name, state), self.directory / f"helper-{name}.log"
+            lambda: help_out(address, kit, state), self.directory / f"helper-{name}.log"
         )
 
     def _kill_a_helper(self) -> None:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256, shake_256
 from pathlib import Path
 from random import Random
@@ -21,7 +22,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import OffbeatError
 from offbeat.core.learner import LocalResult
 from offbeat.data.site import site_data
-from offbeat.net import backoff, join
+from offbeat.net import backoff, join, kit_connector
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.messages import FromServer, FromSite, TaskAssignment, UpdateAck, UpdateSubmission
 from offbeat.net.secure.release_seeds import FreshSeeds, ReleaseSeed
@@ -77,25 +78,25 @@ class Witness:
 
 def take_part(
     address: str,
-    names: Sequence[str],
+    kits: Sequence[Path],
     shares: int,
     directory: Path,
     pace: float,
     hostile: Sequence[str] = (),
     secure: bool = False,
 ) -> None:
-    """Run these sites in this process until their run is over. Each keeps its state in `directory`."""
+    """Run the sites of these kits in this process until their run is over, with states in `directory`."""
     torch.set_num_threads(1)
     if secure:
         _keep_in_clear(directory / "updates")
     backoff.LONGEST_DELAY = 2.0  # they come back sooner than they would, so that there is more to lose
-    asyncio.run(_all(address, names, shares, directory, pace, hostile))
+    asyncio.run(_all(address, kits, shares, directory, pace, hostile))
 
 
-def help_out(address: str, name: str, directory: Path) -> None:
+def help_out(address: str, kit: Path, directory: Path) -> None:
     """Be a helper in this process until its run is over."""
     backoff.LONGEST_DELAY = 2.0
-    call_offbeat(["helper", address, "--name", name, "--state", str(directory), "--log", "json"])
+    call_offbeat(["helper", address, "--kit", str(kit), "--state", str(directory), "--log", "json"])
 
 
 def rounding_of(task: int) -> bytes:
@@ -118,20 +119,21 @@ def _keep_in_clear(directory: Path) -> None:
 
 
 async def _all(
-    address: str, names: Sequence[str], shares: int, directory: Path, pace: float, hostile: Sequence[str]
+    address: str, kits: Sequence[Path], shares: int, directory: Path, pace: float, hostile: Sequence[str]
 ) -> None:
-    from offbeat.net.grpc.client import connect
+    from offbeat.net.client import connector
 
-    limits = Limits(handshake=5.0, drain=1.0)
+    connector.Limits = partial(Limits, handshake=5.0, drain=1.0)  # type: ignore[misc,assignment]
 
-    async def one(name: str) -> None:
+    async def one(kit: Path) -> None:
+        name = kit.stem
         log = directory / name
         log.mkdir(parents=True, exist_ok=True)
         chance = Random(os.urandom(8))
+        connect = kit_connector(kit, address, state=log / "state")
 
         async def witnessed() -> ClientChannel:
-            link = await connect(address, SiteCredentials(name=name), limits)
-            return Witness(link, log, chance, hostile=name in hostile)
+            return Witness(await connect(), log, chance, hostile=name in hostile)
 
         number = int(name.rpartition("-")[2])
         try:
@@ -145,7 +147,7 @@ async def _all(
             reason = f"{type(error).__name__}: {error}"
         (log / END).write_text(reason, encoding="utf-8")
 
-    await asyncio.gather(*(one(name) for name in names))
+    await asyncio.gather(*(one(kit) for kit in kits))
 
 
 def read_tasks(directory: Path, what: str) -> dict[str, Counter[int]]:

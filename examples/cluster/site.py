@@ -62,7 +62,7 @@ def main() -> None:
 
     def tasks() -> Iterator[ob.ClientTask]:
         """Take part; rank 0 alone calls this."""
-        server = given.address or kit_connector(given.kit)
+        server = given.address or kit_connector(given.kit, state=given.state)
         name = "cluster" if given.address else None
         return ob.client(server, len(samples), name=name, batch_size=BATCH, drop_last=True, state=given.state)
 

@@ -18,7 +18,7 @@ import torch
 import yaml
 
 import offbeat as ob
-from offbeat.cli.state_dir import enrolled_sites, is_own_tokens
+from offbeat.cli.state_dir import enrolled_sites
 from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
 from offbeat.net.auth.tokens import enrol
 from offbeat.net.client.about import packed
@@ -400,20 +400,25 @@ def test_wrong_options_are_one_line(offbeat: Any, done: Path, arguments: list[st
 @pytest.mark.parametrize(
     ("server", "names"),
     [
-        ({"tokens": True}, {"north", "south"}),
-        ({"tokens": False}, set()),
-        ({}, set()),
-        ([], set()),
-        (None, set()),
+        ({"tokens": "elsewhere/t.json"}, {"north", "south"}),
+        ({"tokens": "elsewhere/none.json"}, None),
+        ({"tokens": "elsewhere"}, None),
+        ({"tokens": None}, None),
+        ({"tokens": 3}, None),
+        ({}, None),
+        ([], None),
+        (None, None),
     ],
 )
 def test_the_enrolled_sites_are_those_that_the_server_goes_by(
-    server: Any, names: set[str], tmp_path: Path
+    server: Any, names: set[str] | None, tmp_path: Path
 ) -> None:
+    """Wherever the tokens are."""
+    (tmp_path / "elsewhere").mkdir()
     for name in ("north", "south"):
-        enrol(tmp_path / "tokens.json", name)
+        enrol(tmp_path / "elsewhere" / "t.json", name)
+    if isinstance(server, dict) and isinstance(server.get("tokens"), str):
+        server = {"tokens": str(tmp_path / server["tokens"])}
     if server is not None:
         (tmp_path / "server.json").write_text(json.dumps(server), encoding="utf-8")
     assert enrolled_sites(tmp_path) == names
-    assert is_own_tokens(tmp_path / "tokens.json", tmp_path)
-    assert not is_own_tokens(tmp_path / "others.json", tmp_path)

@@ -76,16 +76,24 @@ def test_one_command_three_kits_and_three_joins_are_a_run(offbeat: Any, state: P
     learner = server_learner(MLPSpec(hidden=(8,)), test=test)
     experiment = ob.Experiment(ob.fedbuff(3, steps=2), learner, until=ob.Until(versions=2))
 
-    async def federation() -> str | None:
-        credentials = with_own(ServerCredentials(), state, "127.0.0.1:0")
+    async def federation(place: Path, given: ServerCredentials) -> str | None:
+        credentials = with_own(given, place, "127.0.0.1:0")
         async with serve(
-            experiment, state, "127.0.0.1:0", options=ServerOptions(clients=3), credentials=credentials
+            experiment, place, "127.0.0.1:0", options=ServerOptions(clients=3), credentials=credentials
         ) as server:
-            ways = [KitConnector(KitFile(tmp_path / f"{n}.kit"), f"127.0.0.1:{server.port}") for n in names]
-            await asyncio.gather(*(join(way, share) for way, share in zip(ways, shares, strict=True)))
+            at, kits = f"127.0.0.1:{server.port}", [KitFile(tmp_path / f"{name}.kit") for name in names]
+            states = [tmp_path / name for name in names]
+            ways = [KitConnector(kit, at, state=kept) for kit, kept in zip(kits, states, strict=True)]
+            joins = zip(ways, shares, states, strict=True)
+            await asyncio.gather(*(join(way, share, state=kept) for way, share, kept in joins))
             return await server.ended()
 
-    assert asyncio.run(federation()) == "reached 2 versions"
+    assert asyncio.run(federation(state, ServerCredentials())) == "reached 2 versions"
+    own = OwnAuthority(state)
+    first = ServerCredentials(own.certificate, own.key, tokens=state / "tokens.json")
+    kits = [(tmp_path / f"{name}.kit").read_bytes() for name in names]
+    assert asyncio.run(federation(tmp_path / "next", first)) == "reached 2 versions", "with the same kits"
+    assert [(tmp_path / f"{name}.kit").read_bytes() for name in names] == kits
 
 
 def test_the_own_certificate_and_tokens_are_used_unless_others_are_given(state: Path, tmp_path: Path) -> None:

@@ -513,7 +513,7 @@ def server_of(service: Any, listener: Any) -> RunServer:
 
 
 def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path: Path) -> None:
-    place = MonitorAddress(token=Tokens(tmp_path / "dashboard-token", required_once_there=True))
+    place = MonitorAddress(token=Tokens(tmp_path / "dashboard-token"))
 
     async def go() -> None:
         page = dashboard_of(place, tmp_path, server_of(None, None))

@@ -17,4 +17,4 @@ def page_token(directory: Path, token: str) -> Tokens:
     """The token, from a file in the directory."""
     file = directory / "dashboard-token"
     write_page_token(file, token)
-    return Tokens(file, required_once_there=True)
+    return Tokens(file)

@@ -6,6 +6,7 @@ import sqlite3
 import sys
 import time
 from contextlib import closing
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,17 @@ from offbeat.models import MLPSpec
 from offbeat.net import ServerCredentials, ServerOptions, SiteCredentials, join, serve, server_learner
 from offbeat.net.audit import (
     MOST_SOURCES,
-    OPERATOR,
     WINDOW,
     Actor,
     AuditLog,
     Head,
+    operator,
     parse_head,
     problems,
 )
 from offbeat.net.audit_record import audit_rows
-from offbeat.net.auth.tokens import Tokens, enrol, renew, revoke, use
+from offbeat.net.auth.person import person
+from offbeat.net.auth.tokens import Tokens, claim, enrol, renew, revoke, use
 from offbeat.net.grpc.client import connect
 from offbeat.net.server.serve import RunServer
 from offbeat.net.transport import ChannelClosedError
@@ -59,7 +61,7 @@ def log_of(clock: Late) -> AuditLog:
 def chain(count: int = 5) -> Rows:
     log = log_of(Late())
     for number in range(count):
-        log.record(OPERATOR, {"action": "token.make", "site": f"s{number}"})
+        log.record(operator(), {"action": "token.make", "site": f"s{number}"})
     return taken(log)
 
 
@@ -131,7 +133,7 @@ def test_only_a_head_tells_of_rows_deleted_from_the_end_or_of_a_chain_written_ag
     assert list(problems(rows[:3], head)) == ["row 5 of the head is missing: the audit ends with row 3"]
     log = log_of(Late())
     for _ in range(7):
-        log.record(OPERATOR, {"action": "site.revoke"})
+        log.record(operator(), {"action": "site.revoke"})
     (found,) = problems(taken(log), head)
     assert found.startswith("row 5 is not the one of the head 5:")
 
@@ -140,7 +142,7 @@ def test_a_chain_goes_on_where_it_ended() -> None:
     first = chain(2)
     log = AuditLog(Late())
     log.open("r1", Head(first[-1][0], first[-1][2]))
-    log.record(OPERATOR, {"action": "run.resume"})
+    log.record(operator(), {"action": "run.resume"})
     assert list(problems([*first, *taken(log)])) == []
     assert str(log.head).startswith("3:")
 
@@ -209,12 +211,12 @@ def test_rows_that_nobody_writes_do_not_fill_the_memory(monkeypatch: pytest.Monk
     monkeypatch.setattr("offbeat.net.audit._MOST_PENDING", 10)
     log = log_of(Late())
     for _ in range(25):
-        log.record(OPERATOR, {"action": "config.reload", "files": "x" * 10_000})
+        log.record(operator(), {"action": "config.reload", "files": "x" * 10_000})
     rows = events(taken(log))
     assert rows[9] == {"action": "config.reload", "files": "x" * 500, "run_id": "r1"}
     assert rows[10:] == [{"action": "audit.dropped", "count": 15, "run_id": "r1"}]
     log.close()
-    log.record(OPERATOR, {"action": "config.reload"})
+    log.record(operator(), {"action": "config.reload"})
     assert taken(log) == []
 
 
@@ -226,7 +228,8 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
     tokens = Tokens(path, on_change=log.tokens)
     first = enrol(path, "north", life=90)
     tokens.sites()
-    made = renew(path, first, time.time())
+    assert claim(path, first, "k" * 43, time.time())
+    made = renew(path, first, "k" * 43, time.time())
     assert made is not None
     tokens.sites()
     use(path, made[0])
@@ -237,11 +240,11 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
     rows = taken(log)
     told = [(event["action"], event["site"]) for event in events(rows)]
     assert told == [
-        ("site.enrol", "north"), ("token.renew", "north"), ("token.revoke", "north"),
+        ("site.enrol", "north"), ("token.key", "north"), ("token.renew", "north"), ("token.revoke", "north"),
         ("token.make", "north"), ("site.enrol", "south"),
     ]  # fmt: skip
     assert first not in str(rows)
-    ended = json.loads(rows[2][1])
+    ended = json.loads(rows[3][1])
     assert (ended["actor"]["id"], ended["event"]["reason"]) == ("north", "renewed")
     revoke(path, "south")
     later = AuditLog(Late())
@@ -250,6 +253,34 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
     assert [event["action"] for event in events(taken(later))] == ["site.revoke"]
     Tokens(path, on_change=later.tokens)
     assert taken(later) == []
+
+
+def test_a_file_that_vanishes_and_comes_back_has_no_rows(tmp_path: Path) -> None:
+    """Nobody has revoked or enrolled anybody."""
+    path, log = tmp_path / "tokens.json", log_of(Late())
+    enrol(path, "north")
+    known = Tokens(path, on_change=log.tokens)
+    assert len(taken(log)) == 1
+    path.rename(tmp_path / "away")
+    known.sites()
+    (tmp_path / "away").rename(path)
+    known.sites()
+    assert taken(log) == []
+
+
+def test_rows_of_an_operator_have_the_persons_name_and_the_time_of_the_act(tmp_path: Path) -> None:
+    path, clock = tmp_path / "tokens.json", Late()
+    enrol(path, "north", by="anna")
+    enrol(path, "east")
+    revoke(path, "north", "bert")
+    clock.now += 3600
+    log = log_of(clock)
+    Tokens(path, on_change=log.tokens)
+    rows = [json.loads(line) for _, line, _ in taken(log)]
+    assert [row["actor"]["id"] for row in rows] == ["operator"] * 3
+    assert [row["actor"]["description"] for row in rows] == ["anna", person(), "bert"]
+    made = datetime.fromisoformat(rows[0]["timestamp"]).timestamp()
+    assert abs(made - time.time()) < 600
 
 
 # In a run's directory

@@ -174,3 +174,33 @@ def test_a_kit_without_an_authority_trusts_the_systems(tmp_path: Path) -> None:
     write_kit(tmp_path / "a.kit", make_kit("fl.example.org:1", "a:b", None, None, "", "0.1.0"))
     found = KitFile(tmp_path / "a.kit").read_valid(time.time())
     assert (found.ca, found.fingerprint, found.ends) == (None, None, "never")
+
+
+def test_the_fingerprint_of_a_kit_covers_all_certificates_that_the_site_trusts(
+    kit: KitFile, ca: str, tmp_path: Path
+) -> None:
+    other = OwnAuthority(tmp_path / "other")
+    other.issue(["fl.example.org"])
+    both = ca + other.ca.read_text()
+    changed(kit, ca=both)
+    with pytest.raises(UsageError, match="its certificates have not its fingerprint"):
+        kit.read()
+    found = make_kit("fl.example.org:7117", "north:secret", None, both, "", "")
+    assert found.fingerprint is not None
+    assert found.fingerprint.split(", ")[1] == other.fingerprint
+    assert found.credentials().ca == both.encode()
+    other.ca.write_text(both)
+    assert other.fingerprint == found.fingerprint, "as offbeat certificate prints it"
+    with pytest.raises(UsageError, match="it has 5 certificates of authorities"):
+        make_kit("fl.example.org:7117", "north:secret", None, ca * 5, "", "")
+
+
+def test_a_site_trusts_nothing_that_the_fingerprint_does_not_cover(
+    kit: KitFile, ca: str, tmp_path: Path
+) -> None:
+    """TLS reads other kinds of PEM too."""
+    other = OwnAuthority(tmp_path / "other")
+    other.issue(["fl.example.org"])
+    hidden = other.ca.read_text().replace(" CERTIFICATE", " TRUSTED CERTIFICATE")
+    changed(kit, ca=ca + hidden)
+    assert kit.read().credentials().ca == ca.encode()

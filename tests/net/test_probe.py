@@ -183,9 +183,7 @@ def test_all_steps_are_passed(authority: Authority, tmp_path: Path):
     asyncio.run(story())
 
 
-def test_a_failure_is_probed_once_and_a_site_that_was_connected_goes_on_trying(
-    authority: Authority, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_failure_is_probed_once(authority: Authority, monkeypatch: pytest.MonkeyPatch):
     probes: list[str] = []
 
     def counted(address: str, *given: Any) -> Any:
@@ -206,11 +204,10 @@ def test_a_failure_is_probed_once_and_a_site_that_was_connected_goes_on_trying(
         connector._address = ""  # another server, whose certificate has expired
         async with server(ServerCredentials(*authority.issue("old", days=-1, host=HOST))) as at:
             connector._address = at.address
-            for _ in range(3):
+            for kind in (RunError, ChannelClosedError, ChannelClosedError):
                 error = await raised(connector)
-                assert type(error) is ChannelClosedError
-                assert "has expired" in str(error)
-        assert len(probes) == 2
+                assert type(error) is kind
+            assert len(probes) == 2
 
     asyncio.run(story())
 

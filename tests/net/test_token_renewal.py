@@ -21,6 +21,7 @@ from offbeat.net.auth.ca import OwnAuthority
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.auth.tokens import Tokens, enrol, revoke
 from offbeat.net.client.kit_connector import KitConnector
+from offbeat.net.client.site_key import SITE_KEY, site_key
 from offbeat.net.grpc.client import connect
 from offbeat.net.kit import KitFile, make_kit, write_kit
 from offbeat.net.messages import (
@@ -34,7 +35,12 @@ from offbeat.net.messages import (
     UpdateAck,
 )
 from offbeat.net.token_renewal import RenewingClientChannel
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.net.transport import (
+    ChannelClosedError,
+    ChannelRefusedError,
+    ClientChannel,
+    CredentialRevokedError,
+)
 from offbeat.runs.record import read_run
 from tests.net.support import LIMITS, Open, server, shares_of_digits, site, until
 
@@ -47,7 +53,7 @@ class Federation:
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.own, self.tokens = OwnAuthority(folder / "run"), folder / "run" / "tokens.json"
         self.own.issue(["127.0.0.1"])
-        self.kit = KitFile(folder / "north.kit")
+        self.kit, self.state = KitFile(folder / "north.kit"), folder / "north-state"
         self.first = enrol(self.tokens, "north", life=LIFE)
         self.late = 0.0
         init = Tokens.__init__
@@ -72,7 +78,7 @@ class Federation:
     @asynccontextmanager
     async def joined(self, at: Open) -> AsyncIterator[ClientChannel]:
         """The site, which reads what the server says."""
-        channel = await KitConnector(self.kit, at.address)()
+        channel = await KitConnector(self.kit, at.address, state=self.state)()
         channel.send(Register(10, 1))
         reading = asyncio.create_task(self._read(channel))
         try:
@@ -156,7 +162,8 @@ def test_a_site_that_dies_before_or_after_it_has_stored_logs_in_again(
     async def story() -> None:
         async with federation.serving() as at:
             kit = federation.kit.read()
-            shown = SiteCredentials("north", kit.token, kit.credentials().ca, renews=True)
+            key = site_key(federation.state)
+            shown = SiteCredentials("north", kit.token, kit.credentials().ca, renewal_key=key)
             async with site(at.address, shown) as channel:
                 federation.late += LIFE * 0.7
                 renewal = await channel.receive()
@@ -269,7 +276,7 @@ def test_a_revoked_or_foreign_kit_is_refused_in_one_sentence(federation: Federat
         async with federation.serving() as at:
             revoke(federation.tokens, "north")
             with pytest.raises(
-                UsageError, match=r"north\.kit: .*the token is not valid: ask the server's operator"
+                CredentialRevokedError, match=r"north\.kit: .*the token of site north was revoked on 20"
             ):
                 await KitConnector(federation.kit, at.address)()
             other = OwnAuthority(tmp_path / "other")
@@ -295,6 +302,146 @@ def test_a_token_that_ends_soon_and_is_not_renewed_is_a_warning(
             assert "is not renewed" not in caplog.text
 
     asyncio.run(story())
+
+
+# ---- the key for which a token is renewed ----
+
+
+@asynccontextmanager
+async def copied(federation: Federation, at: Open, state: Path | None) -> AsyncIterator[ClientChannel]:
+    """Another process with a copy of the kit, and with a state of its own or none."""
+    copy = KitFile(federation.kit.path.with_name("copy.kit"))
+    if not copy.path.exists():
+        copy.path.write_bytes(federation.kit.path.read_bytes())
+    channel = await KitConnector(copy, at.address, state=state)()
+    channel.send(Register(10, 1))
+    try:
+        yield channel
+    finally:
+        await channel.close()
+
+
+@pytest.mark.parametrize("own_state", [False, True])
+def test_a_copied_kit_renews_nothing_and_does_not_outlive_its_expiry(
+    federation: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture, own_state: bool
+) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            async with federation.joined(at):
+                await until(lambda: at.heard.links == ["north"])
+            async with copied(federation, at, tmp_path / "other" if own_state else None) as copy:
+                await until(lambda: at.heard.links == ["north"] * 2)
+                federation.late += LIFE * 0.9
+                copy.send(Heartbeat(1, 1))
+                await until(lambda: Heartbeat(1, 1) in at.heard.said["north"])
+            assert federation.stored == 1
+            assert at.listener.rejected == {"key": 1}
+            assert "the server renews it for the key with which it was used first" in caplog.text, "the site"
+            assert "so its token is not renewed" in caplog.text, "the server"
+            async with federation.joined(at):
+                await until(lambda: federation.token != federation.first)
+                federation.late += LIFE * 0.2
+            with pytest.raises(ChannelRefusedError, match=r"expired on 20|was renewed"):
+                async with copied(federation, at, None):
+                    pass
+
+    asyncio.run(story())
+
+
+def test_a_kit_that_somebody_else_has_used_first_is_told_to_both_sides(
+    federation: Federation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            async with copied(federation, at, tmp_path / "other"):
+                await until(lambda: at.heard.links == ["north"])
+            async with federation.joined(at):
+                await until(lambda: at.heard.links == ["north"] * 2)
+            assert "ask the server's operator for a new kit" in caplog.text
+            assert at.listener.rejected == {"key": 1}
+
+    asyncio.run(story())
+
+
+def test_a_process_without_the_key_does_not_replace_the_one_that_has_it(
+    federation: Federation, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        async with federation.serving() as at, federation.joined(at) as channel:
+            await until(lambda: at.heard.links == ["north"])
+            for state in (None, tmp_path / "other"):
+                async with copied(federation, at, state) as copy:
+                    with pytest.raises(ChannelClosedError, match="this process has not that key"):
+                        await federation._read(copy)
+            assert at.listener.rejected == {"without key": 2}
+            channel.send(Heartbeat(7, 7))
+            await until(lambda: Heartbeat(7, 7) in at.heard.said["north"])
+
+    asyncio.run(story())
+
+
+def test_a_key_is_durable_before_a_server_hears_of_it_and_is_shown_again_after_a_crash(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    async def dies(*_: object) -> None:
+        assert (federation.state / SITE_KEY).stat().st_mode & 0o777 == 0o600
+        raise Died
+
+    async def story() -> None:
+        async with federation.serving() as at:
+            with monkeypatch.context() as dying:
+                dying.setattr("offbeat.net.client.connector.connect", dies)
+                with pytest.raises(Died):
+                    await KitConnector(federation.kit, at.address, state=federation.state)()
+            key = site_key(federation.state)
+            async with federation.joined(at):
+                federation.late += LIFE * 0.7
+                await until(lambda: federation.token != federation.first)
+            assert site_key(federation.state) == key
+
+    asyncio.run(story())
+
+
+def test_a_server_restored_from_before_the_key_is_bound_to_it_again(federation: Federation) -> None:
+    async def story() -> None:
+        copy = federation.tokens.read_bytes()
+        async with federation.serving() as at:
+            async with federation.joined(at):
+                await until(lambda: b"token.key" in federation.tokens.read_bytes())
+            federation.tokens.write_bytes(copy)
+            async with federation.joined(at):
+                federation.late += LIFE * 0.7
+                await until(lambda: federation.token != federation.first)
+            assert not at.listener.rejected
+
+    asyncio.run(story())
+
+
+def test_a_lost_key_needs_a_new_kit(federation: Federation, caplog: pytest.LogCaptureFixture) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            async with federation.joined(at):
+                await until(lambda: at.heard.links == ["north"])
+            (federation.state / SITE_KEY).unlink()
+            async with federation.joined(at):
+                await until(lambda: "ask the server's operator for a new kit" in caplog.text)
+            token = enrol(federation.tokens, "north", life=LIFE)
+            ca = federation.own.ca.read_text()
+            write_kit(federation.kit.path, make_kit(at.address, token, time.time() + LIFE, ca, "", ""))
+            async with federation.joined(at):
+                federation.late += LIFE * 0.7
+                await until(lambda: federation.token != token)
+
+    asyncio.run(story())
+
+
+def test_a_damaged_key_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / SITE_KEY).write_text("half")
+    with pytest.raises(UsageError, match=r"renewal\.key is no key: restore it, or delete it and ask"):
+        site_key(tmp_path)
 
 
 class Scripted:
@@ -361,7 +508,7 @@ def test_no_update_is_lost_in_a_run_whose_tokens_are_renewed_twenty_times(
             return message
 
     async def take_part(name: str, share: Dataset, port: int) -> None:
-        way = KitConnector(kits[name])
+        way = KitConnector(kits[name], state=tmp_path / name)
 
         async def connected() -> ClientChannel:
             links[name] = Acknowledged(await way(), lambda token, expires: None)

@@ -14,7 +14,7 @@ from offbeat.backup.backup import file_problems, whole_copies
 from offbeat.backup.copying import copy_opened, open_regular, sync_folders, writing
 from offbeat.backup.manifest import MANIFEST, Manifest, copies_in
 from offbeat.core.errors import DamageError, RunError, UsageError
-from offbeat.net.audit import INSERT, OPERATOR, AuditLog, Head
+from offbeat.net.audit import INSERT, AuditLog, Head
 from offbeat.runs.damage import reading
 from offbeat.runs.database import open_database
 from offbeat.runs.files import sync_directory
@@ -33,7 +33,7 @@ class Restored:
     record: RunRecord
 
 
-def restore(source: Path, directory: Path) -> Restored:
+def restore(source: Path, directory: Path, by: str | None = None) -> Restored:
     """Restore a run.
 
     All is copied beside the directory, verified, and then given its name. So the directory has the whole run
@@ -42,6 +42,7 @@ def restore(source: Path, directory: Path) -> Restored:
     Args:
         source: A copy, or a folder of copies, whose newest one is taken.
         directory: Where the run is to be. It is missing, or empty.
+        by: The person who restores it, for the audit. None means the system's user.
 
     Raises:
         UsageError: The source is no copy, or the directory is not empty.
@@ -63,7 +64,7 @@ def restore(source: Path, directory: Path) -> Restored:
             part.mkdir(mode=0o700)
             held = lock(part)
             try:
-                _fill(copy, part, manifest)
+                _fill(copy, part, manifest, by)
                 _give_name(part, directory, held)
             except BaseException:
                 held.release()
@@ -132,7 +133,7 @@ def _check_files(copy: Path, manifest: Manifest) -> None:
             raise _damage(path, f"has {size} bytes, and the copy had {file.bytes}")
 
 
-def _fill(copy: Path, part: Path, manifest: Manifest) -> None:
+def _fill(copy: Path, part: Path, manifest: Manifest, by: str | None) -> None:
     """Copy the files, and check them against the manifest and each other."""
     free = disk_usage(part).free
     if manifest.bytes > free:
@@ -147,19 +148,19 @@ def _fill(copy: Path, part: Path, manifest: Manifest) -> None:
                 raise _damage(copy / name, "is not as it was copied")
     for problem in file_problems(verify(part)):
         raise _damage(copy, f"is not whole ({problem.replace(f'{part}/', '')})")
-    _record(part, manifest)
+    _record(part, manifest, by)
     sync_folders(part)
 
 
-def _record(part: Path, manifest: Manifest) -> None:
+def _record(part: Path, manifest: Manifest, by: str | None) -> None:
     """Add a row to the run's audit, where it has one."""
     record = read_run(part)
     if not record.has_table("audit"):
         return
-    audit = AuditLog()
+    audit = AuditLog(by=by)
     last = next(record.select("SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1"), None)
     audit.open(str(record.meta.get("run", "")), Head() if last is None else Head(*last))
-    audit.record(OPERATOR, {"action": "run.restore", "copy": manifest.made, "rows": manifest.rows})
+    audit.record(audit.operator, {"action": "run.restore", "copy": manifest.made, "rows": manifest.rows})
     path = part / DATABASE
     with reading(path), closing(open_database(path, write=True)) as database, database:
         database.executemany(INSERT, audit.take())

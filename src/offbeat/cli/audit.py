@@ -90,7 +90,7 @@ def _line(row: tuple[int, str, str]) -> dict[str, Any]:
 
 
 def _show(rows: list[tuple[int, str, str]]) -> None:
-    from offbeat.net.audit import printable
+    from offbeat.net.audit import OPERATOR_ID, printable
 
     table = plain_table("time", "action", "who", "from", "status", "what")
     for row in rows:
@@ -99,8 +99,11 @@ def _show(rows: list[tuple[int, str, str]]) -> None:
         action = event.pop("action", "")
         event.pop("run_id", None)
         what = ", ".join(f"{name} {value}" for name, value in event.items() if value is not None)
+        who = actor.get("id") or "–"
+        if who == OPERATOR_ID:
+            who = f"{who} ({actor.get('description')})"
         cells = (
-            line.get("timestamp", ""), action, actor.get("id") or "–", actor.get("ip_address") or "–",
+            line.get("timestamp", ""), action, who, actor.get("ip_address") or "–",
             line.get("status", ""), what,
         )  # fmt: skip
         add_row(table, *(printable(str(cell)) for cell in cells))

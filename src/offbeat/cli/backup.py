@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.common_options import AsJson
+from offbeat.cli.common_options import AsJson, AsPerson
 from offbeat.cli.console import err, out, print_json
 from offbeat.cli.durations import seconds_of
 from offbeat.core.errors import RunError
@@ -75,13 +75,14 @@ def restore(
         typer.Argument(metavar="COPY", help="a copy, or the folder of copies, whose newest one is taken"),
     ],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="where to; it is missing or empty")],
+    by: AsPerson = None,
     as_json: AsJson = False,
 ) -> None:
     """Restore a run from a copy that `offbeat backup` made, and verify it."""
     with requires_extra("net"):
         from offbeat.backup.restore import restore as restore_run
 
-    restored = restore_run(copy, directory)
+    restored = restore_run(copy, directory, by)
     manifest = restored.manifest
     if as_json:
         print_json({"copy": str(restored.copy), "directory": str(directory), **_numbers(manifest)})

@@ -43,6 +43,10 @@ Callbacks = Annotated[
     list[str] | None,
     typer.Option("--callback", metavar="NAME", help="function called during the run; may be repeated"),
 ]
+AsPerson = Annotated[
+    str | None,
+    typer.Option("--as", metavar="NAME", help="who you are, for the audit; default: the system's user"),
+]
 StateDirectory = Annotated[Path, typer.Option(metavar="DIR", help="the run's directory")]
 Seed = Annotated[int | None, typer.Option(help="the run's seed")]
 InsecurePlaintext = Annotated[

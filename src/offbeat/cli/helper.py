@@ -64,7 +64,7 @@ def helper(
     setup_logs(log, log_level)
     give_up = seconds_or_never(give_up_after)
     with requires_extra("net"):
-        access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
+        access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext, state)
         connect = access.connect()
     if access.site is None:
         raise UsageError("give --name NAME, the helper's as the run's recipe has it, or --kit FILE")

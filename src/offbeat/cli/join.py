@@ -156,7 +156,7 @@ def join(
         )
     site_options = validated(SiteOptions, settings.get("site", {}), "--set site")
     give_up = seconds_or_never(give_up_after)
-    access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
+    access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext, state)
     connect = access.connect()
     check_device(device, "--device")
     if (helper is None) != (helper_state is None):

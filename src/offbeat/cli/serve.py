@@ -18,7 +18,7 @@ from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.own_credentials import with_own
-from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_own_tokens, touch
+from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, stopped_by, touch
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.net.notify import at_work
@@ -56,6 +56,7 @@ SECTIONS = {
     ),
     "TLS and access": (
         "tls_cert", "tls_key", "client_ca", "revoked", "tokens", "insecure_plaintext", "insecure_any_name",
+        "by",
     ),
     "Watching": ("dashboard",),
     "Logging": ("log", "log_level"),
@@ -134,6 +135,7 @@ def serve(
     ] = None,
     callbacks: common_options.Callbacks = None,
     allow: AllowOption = None,
+    by: common_options.AsPerson = None,
     log: common_options.Log = "auto",
     log_level: common_options.LogLevel = "info",
     check: Annotated[
@@ -194,6 +196,7 @@ def serve(
     # After a server has died, its process number may be another process's.
     with suppress(OSError):
         (state / SERVER).unlink()
+    stopped_by(state)
     place = server_set_up.page_address(set_up)
     made = server_set_up.make_run(set_up)
 
@@ -208,16 +211,15 @@ def serve(
                 stack.callback(asyncio.create_task(watch).cancel)
             server = serve_run(
                 made.experiment, state, listen, options=server_options, credentials=credentials,
-                callbacks=made.callbacks, mirror=mirror,
+                callbacks=made.callbacks, mirror=mirror, by=by,
             )  # fmt: skip
             await stack.enter_async_context(server)
-            _install_signal_handlers(server)
+            _install_signal_handlers(server, state)
             page = None
             if place is not None:
                 page = await stack.enter_async_context(dashboard_of(place, state, server))
-            own_tokens = credentials.tokens is not None and is_own_tokens(credentials.tokens, state)
             awaited = _awaited(server_options, loaded)
-            shown_at = _announce(state, listen, server, page, awaited, own_tokens)
+            shown_at = _announce(state, listen, server, page, awaited, credentials.tokens)
             await stack.enter_async_context(at_work(f"listening on {shown_at}"))
             return await server.ended()
 
@@ -254,12 +256,13 @@ def _awaited(options: "ServerOptions", recipe: "Recipe") -> str:
 
 
 def _announce(
-    state: Path, listen: str, server: "RunServer", page: str | None, awaited: str, own_tokens: bool
+    state: Path, listen: str, server: "RunServer", page: str | None, awaited: str, tokens: Path | None
 ) -> str:
     """Print the server's address, and write it to the file that `offbeat stop` and `status` read."""
     # A Unix socket has no port.
     address = f"{listen.rpartition(':')[0]}:{server.port}" if server.port else listen
-    document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": own_tokens}
+    place = None if tokens is None else str(tokens.absolute())
+    document = {"pid": os.getpid(), "address": address, "dashboard": page, "tokens": place}
     write_own(state / SERVER, json.dumps(document))
     out.print(f"listening on {address}; {_what_comes(server, awaited)}", markup=False)
     if page is not None:
@@ -285,9 +288,11 @@ async def _signs_of_life(state: Path) -> None:
         touch(state)
 
 
-def _install_signal_handlers(server: "RunServer") -> None:
+def _install_signal_handlers(server: "RunServer", state: Path) -> None:
     """SIGINT and SIGTERM stop the server, SIGUSR1 ends the run."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, server.leave)
-    loop.add_signal_handler(signal.SIGUSR1, server.finish, "stopped by its operator")
+        loop.add_signal_handler(number, lambda: server.leave(stopped_by(state)))
+    loop.add_signal_handler(
+        signal.SIGUSR1, lambda: server.finish("stopped by its operator", stopped_by(state))
+    )

@@ -99,7 +99,7 @@ def page_address(set_up: ServerSetUp) -> MonitorAddress | None:
     encrypted = set_up.given_tls or not is_local(set_up.page)
     if encrypted and credentials.certificate is not None and credentials.key is not None:
         tls = page_tls(credentials.certificate, credentials.key)
-    token = Tokens(set_up.state / PAGE_TOKEN, required_once_there=True)
+    token = Tokens(set_up.state / PAGE_TOKEN)
     return MonitorAddress(*split(set_up.page), token, tls, set_up.unencrypted)
 
 

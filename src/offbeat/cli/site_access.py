@@ -43,6 +43,7 @@ class Access:
         key: The certificate's key.
         proxy: URL of the proxy on the way.
         insecure_plaintext: Whether there is no TLS beyond loopback.
+        state: The directory of the site's state, which has the key for which a kit's token is renewed.
 
     Raises:
         UsageError: There is neither an address nor a kit, or the kit cannot be used, or an option says what
@@ -58,6 +59,7 @@ class Access:
     key: Path | None
     proxy: str | None
     insecure_plaintext: bool
+    state: Path | None = None
 
     def __post_init__(self) -> None:
         if self.kit is None:
@@ -92,7 +94,8 @@ class Access:
 
         if self.kit is None:
             return connector(self.place, credentials=self.credentials(), proxy=self.proxy)
-        return KitConnector(self._file(self.kit), self.place, self.certificate, self.key, self.proxy)
+        file = self._file(self.kit)
+        return KitConnector(file, self.place, self.certificate, self.key, self.proxy, self.state)
 
     def credentials(self) -> "SiteCredentials":
         """The site's credentials."""

@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.core.errors import OffbeatError, UsageError, reason_of
+from offbeat.core.printable import printable
 from offbeat.documents import read_text
+from offbeat.runs.own_files import write_own
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
 
 SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # files in a state directory
+STOPPED_BY = "stopped-by"
+"""The file by which `offbeat stop` tells a server who stops it."""
 _MOST_BYTES = 2**16  # bytes of the server's file
 # Seconds between two signs of life of a server, and seconds after which it counts as silent.
 SIGN_SECONDS, SILENT_SECONDS = 5.0, 30.0
@@ -33,27 +37,35 @@ def server_pid(directory: Path) -> int:
         ) from None
 
 
-def is_own_tokens(tokens: Path, directory: Path) -> bool:
-    """Whether a file of tokens is the one in a state directory."""
+def tell_who_stops(directory: Path, name: str) -> None:
+    """Tell the server of a directory who is about to stop it, which no signal can."""
+    with suppress(OSError):
+        write_own(directory / STOPPED_BY, name)
+
+
+def stopped_by(directory: Path) -> str:
+    """The person who stops the server of a directory, as `tell_who_stops` has told; "" for a bare signal."""
     try:
-        return tokens.samefile(directory / TOKENS)
-    except OSError:
-        return False
+        name = read_text(directory / STOPPED_BY, _MOST_BYTES)
+        (directory / STOPPED_BY).unlink()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return printable(name)
 
 
-def enrolled_sites(directory: Path) -> frozenset[str]:
-    """Names of the sites that the server of a directory takes by the directory's tokens.
+def enrolled_sites(directory: Path) -> frozenset[str] | None:
+    """Names of the sites that the server of a directory takes by its tokens, wherever these are.
 
-    It is empty where the server goes by other tokens or by none, and where it has ended: what the tokens in
-    the directory mean is then not known.
+    None where the server goes by no tokens, where they cannot be read here, and where it has ended: which
+    tokens count is then not known.
     """
-    from offbeat.net.auth.tokens import Tokens
+    from offbeat.net.auth.tokens import read
 
     try:
-        goes_by_them = json.loads(read_text(directory / SERVER, _MOST_BYTES))["tokens"] is True
-        return Tokens(directory / TOKENS).sites() if goes_by_them else frozenset()
+        place = json.loads(read_text(directory / SERVER, _MOST_BYTES))["tokens"]
+        return None if place is None else frozenset(read(Path(place)).sites)
     except (OffbeatError, OSError, ValueError, KeyError, TypeError, RecursionError):
-        return frozenset()
+        return None
 
 
 def touch(directory: Path) -> None:

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from offbeat.cli.common_options import AsPerson
 from offbeat.cli.console import out
-from offbeat.cli.state_dir import SERVER, is_locked, server_pid
+from offbeat.cli.state_dir import SERVER, is_locked, server_pid, tell_who_stops
 from offbeat.core.errors import RunError, UsageError
+from offbeat.net.auth.person import person
 
 
 def stop(
@@ -18,10 +20,12 @@ def stop(
     end: Annotated[
         bool, typer.Option("--end", help="end the run: its current model becomes the final one")
     ] = False,
+    by: AsPerson = None,
     wait: Annotated[float, typer.Option(help="seconds to wait for the server to stop")] = 60.0,
 ) -> None:
     """Stop a server on this machine; its run can continue later, or ends."""
     pid = server_pid(directory)
+    tell_who_stops(directory, person(by))
     try:
         os.kill(pid, signal.SIGUSR1 if end else signal.SIGTERM)
     except ProcessLookupError:

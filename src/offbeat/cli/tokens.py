@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.common_options import StateDirectory, file_option
+from offbeat.cli.common_options import AsPerson, StateDirectory, file_option
 from offbeat.cli.console import err, out
 from offbeat.cli.secret_file import TokenOut, new_secret, write_token
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
@@ -50,11 +50,13 @@ def enrol(
         file_option("who signs the server's certificate (PEM), for the kit; else the directory's own"),
     ] = None,
     token_out: TokenOut = None,
+    by: AsPerson = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="revoke the site's tokens instead")] = False,
 ) -> None:
     """Make a token for a site and print it, or its kit; only the token's hash is stored at the server."""
     from offbeat.cli.durations import life_of
     from offbeat.net.auth import tokens as store
+    from offbeat.net.auth.person import person
 
     if (state is None) == (tokens is None):
         raise UsageError("give --state DIR or --tokens FILE: one of them")
@@ -77,7 +79,7 @@ def enrol(
         raise UsageError("--address and --ca are for a kit: give -o FILE too")
     path = tokens or Path(state or "") / TOKENS
     if revoke:
-        store.revoke(path, site)
+        store.revoke(path, site, person(by))
         out.print(f"{site} has no token any more", markup=False)
         return
 
@@ -89,7 +91,7 @@ def enrol(
 
     with new_secret("-o" if kit is not None else "--token-out", kit or token_out):
         _directory_of_tokens(path.parent, private=tokens is None)
-        token = store.enrol(path, site, keep=keep, samples=allowed, life=life, hand_over=write)
+        token = store.enrol(path, site, keep=keep, samples=allowed, life=life, hand_over=write, by=person(by))
     if kit is not None:
         _tell_of_kit(kit)
     elif token_out is not None:
@@ -117,6 +119,7 @@ def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | Non
         from offbeat.net.address import split
         from offbeat.net.auth.ca import OwnAuthority, covers
         from offbeat.net.auth.credentials import pem
+        from offbeat.net.kit import authorities_in
 
     if address is None or split(address)[1] == 0:
         raise UsageError(
@@ -125,7 +128,11 @@ def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | Non
         )
     own = None if state is None else OwnAuthority(state)
     if ca is not None:
-        pem(ca)
+        text = pem(ca).decode("utf-8", "replace")
+        try:
+            authorities_in(text)
+        except UsageError as error:
+            raise UsageError(f"--ca {ca}: {error}") from None
     elif own is not None and own.exists and not covers(own.names, split(address)[0]):
         raise UsageError(
             f"--address {address}: the server's certificate is for {', '.join(own.names)}; give one of them, "

@@ -8,7 +8,7 @@ aggregated: a flood leaves a few rows with counts.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from math import inf
@@ -18,15 +18,16 @@ from typing import Any, Protocol
 import msgspec
 
 from offbeat.net.address import network
-from offbeat.net.auth.tokens import StoredTokens
+from offbeat.net.auth.person import person
+from offbeat.net.auth.tokens import ENDS, TokenAct
 
 log = logging.getLogger(__name__)
 TABLE = "CREATE TABLE IF NOT EXISTS audit(seq INTEGER PRIMARY KEY, line TEXT NOT NULL, hash TEXT NOT NULL)"
 # A commit may have been made though it was reported as failed, so a row may be there already.
 INSERT = "INSERT OR IGNORE INTO audit VALUES (?, ?, ?)"
 SELECT = "SELECT seq, line, hash FROM audit ORDER BY seq"
-OF_TOKENS = ("site.enrol", "site.revoke", "token.make", "token.renew", "token.revoke")
-"""The actions that say which tokens there are."""
+OF_TOKENS = ("site.enrol", "site.revoke", "token.make", "token.key", "token.renew", "token.revoke")
+"""The actions of what was done to tokens."""
 WINDOW, LONGEST_WINDOW = 60.0, 3600.0
 """Seconds for which what repeats itself is counted: at first, and while it goes on, doubled each time."""
 MOST_SOURCES = 8
@@ -49,14 +50,23 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class Actor(msgspec.Struct, frozen=True):
-    """Who did something: a site's name or "operator", a description, and an address, if one is known."""
+    """Who did something: a site's name or "operator", a description, and an address, if one is known.
+
+    The description of an operator is a person's name.
+    """
 
     id: str | None
     description: str
     ip_address: str | None = None
 
 
-OPERATOR, SERVER = Actor("operator", "at the server's machine"), Actor("server", "offbeat serve")
+OPERATOR_ID = "operator"
+SERVER = Actor("server", "offbeat serve")
+
+
+def operator(name: str = "") -> Actor:
+    """The operator, with a person's name, if it is known."""
+    return Actor(OPERATOR_ID, name or "at the server's machine")
 
 
 class AuditLine(msgspec.Struct, frozen=True):
@@ -88,8 +98,8 @@ class Audit(Protocol):
     def record_repeated(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
         """Add a row of what may repeat itself without end: the first at once, then one with a count."""
 
-    def tokens(self, stored: StoredTokens) -> None:
-        """Add rows for the tokens that have come and gone since the last call, also while no server ran."""
+    def tokens(self, acts: Sequence[TokenAct]) -> None:
+        """Add rows for what was done to tokens since the last call, also while no server ran."""
 
 
 class NoAudit:
@@ -101,7 +111,7 @@ class NoAudit:
     def record_repeated(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
         """Nothing is added."""
 
-    def tokens(self, stored: StoredTokens) -> None:
+    def tokens(self, acts: Sequence[TokenAct]) -> None:
         """Nothing is added."""
 
 
@@ -113,12 +123,15 @@ class AuditLog:
 
     Args:
         clock: Gives seconds since 1970.
+        by: The person who serves the run. None means the system's user.
 
     Attributes:
         head: The last row of the chain, durable or not.
+        operator: Who serves the run.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, by: str | None = None) -> None:
+        self.operator = operator(person(by))
         self._clock, self._lock = clock, Lock()
         self.head = Head()
         self._run = ""
@@ -131,7 +144,8 @@ class AuditLog:
         self._repeated: dict[tuple[str, ...], Repeated] = {}
         # No window of these is over before, in seconds.
         self._first_end = inf
-        self._tokens: dict[str, set[str]] = {}
+        # The acts that have rows: action, site and token.
+        self._acts: set[tuple[str, str, str]] = set()
         self._told = clock()
         self._closed = False
 
@@ -147,9 +161,7 @@ class AuditLog:
             self._run, self.head = run, head
             for line in lines:
                 event = msgspec.json.decode(line, type=AuditLine).event
-                known = self._tokens.setdefault(str(event.get("site")), set())
-                ended = event["action"] in ("site.revoke", "token.revoke")
-                (known.discard if ended else known.add)(str(event.get("token")))
+                self._acts.add((event["action"], str(event.get("site")), str(event.get("token"))))
 
     def record(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
         """Add a row; `event` has its `action`."""
@@ -169,29 +181,27 @@ class AuditLog:
                 found.count += 1
                 found.actor, found.event, found.status = actor, dict(event), status
 
-    def tokens(self, stored: StoredTokens) -> None:
-        """Add rows for the tokens that have come and gone since the last call, also while no server ran."""
+    def tokens(self, acts: Sequence[TokenAct]) -> None:
+        """Add rows for what was done to tokens since the last call, also while no server ran.
+
+        A row has the time of the act, and the person who gave the command.
+        """
         now = self._clock()
         with self._lock:
-            for site in sorted({*stored, *self._tokens}):
-                labels, tokens = self._tokens.get(site, set()), {t.label: t for t in stored.get(site, ())}
-                by_hand = not tokens or any(not tokens[label].replaces for label in tokens.keys() - labels)
-                actor = OPERATOR if by_hand else Actor(site, "site")
-                for label in sorted(labels - tokens.keys()):
-                    action = "token.revoke" if tokens else "site.revoke"
-                    why = {} if by_hand else {"reason": "renewed"}
-                    self._append(actor, {"action": action, "site": site, "token": label, **why}, "completed")
-                for label, token in tokens.items():
-                    if label in labels:
-                        continue
-                    action = "token.make" if labels else "site.enrol"
-                    actor = OPERATOR
-                    if token.replaces:
-                        action, actor = "token.renew", Actor(site, "site")
-                    expires = _timestamp(token.expires) if token.expires else None
-                    event = {"action": action, "site": site, "token": label, "expires": expires}
-                    self._append(actor, event, "expired" if token.expired(now) else "completed")
-                self._tokens[site] = set(tokens)
+            for act in acts:
+                token, key = act.token, (act.action, act.site, act.token.label)
+                if key in self._acts:
+                    continue
+                self._acts.add(key)
+                event: dict[str, Any] = {"action": act.action, "site": act.site, "token": token.label}
+                ends = act.action in ENDS
+                if ends and not act.by:
+                    event["reason"] = "renewed"
+                elif not ends:
+                    event["expires"] = _timestamp(token.expires) if token.expires else None
+                actor = operator(act.by) if act.by else Actor(act.site, "site")
+                status = "expired" if not ends and token.expired(now) else "completed"
+                self._append(actor, event, status, act.at)
 
     def due(self, seconds: float) -> bool:
         """Whether a row has waited for a number of seconds."""
@@ -277,7 +287,7 @@ class AuditLog:
             repeat.until = now + repeat.window
         self._first_end = min((repeat.until for repeat in self._repeated.values()), default=inf)
 
-    def _append(self, actor: Actor, event: dict[str, Any], status: str) -> None:
+    def _append(self, actor: Actor, event: dict[str, Any], status: str, at: float | None = None) -> None:
         if self._closed:
             return
         if len(self._lines) >= _MOST_PENDING:
@@ -286,7 +296,7 @@ class AuditLog:
         now = self._clock()
         self._since = self._since if self._lines else now
         event = {name: printable(v) if isinstance(v, str) else v for name, v in event.items()}
-        line = AuditLine(_timestamp(now), actor, {**event, "run_id": self._run}, status)
+        line = AuditLine(_timestamp(now if at is None else at), actor, {**event, "run_id": self._run}, status)
         self._lines.append(msgspec.json.encode(line, order="sorted").decode())
 
 

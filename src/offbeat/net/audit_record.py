@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from offbeat.net.audit import OF_TOKENS, SELECT, SERVER, AuditLog, Head
+from offbeat.net.audit import OF_TOKENS, SELECT, AuditLog, Head
 from offbeat.runs.damage import damage
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import DATABASE
@@ -30,7 +30,7 @@ def open_audit(audit: AuditLog, record: RunRecord, run: str, action: str) -> Non
     """Let an audit go on where a run's record ends, with a row for this beginning."""
     head = next((Head(*row) for row in record.select(_LAST)), Head())
     audit.open(run, head, (line for (line,) in record.select(_TOKEN_LINES)))
-    audit.record(SERVER, {"action": action, "offbeat": __version__})
+    audit.record(audit.operator, {"action": action, "offbeat": __version__})
 
 
 _LAST = "SELECT seq, hash FROM audit ORDER BY seq DESC LIMIT 1"

@@ -1,7 +1,6 @@
 """Exponential backoff: the delays between attempts, and when a site gives up."""
 
 import logging
-from collections import deque
 from random import Random
 
 from offbeat.core.errors import RunError
@@ -9,8 +8,6 @@ from offbeat.core.errors import RunError
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # s between attempts to reach a server
 GIVE_UP_AFTER = 3 * 86400.0
 """Seconds without a server after which a site gives up by default: longer than a weekend."""
-MOST_REPLACED, REPLACED_WITHIN = 5, 600.0
-"""Replacements of a connection by another process, and seconds, after which one of the two ends."""
 log = logging.getLogger(__name__)
 
 
@@ -42,29 +39,11 @@ class Backoff:
     def __init__(self, give_up_after: float | None, rng: Random, now: float) -> None:
         self._give_up_after, self._rng = give_up_after, rng
         self._since, self._attempt = now, 0
-        self._replaced: deque[float] = deque(maxlen=MOST_REPLACED)
 
     def succeeded(self, at: float) -> None:
         """Note that the server was there at this time, in seconds."""
         if at > self._since:
             self._since, self._attempt = at, 0
-
-    def replaced(self, now: float) -> None:
-        """Note that another process has replaced the connection at this time, in seconds.
-
-        Without an end, two processes with one credential would replace each other's connection for ever. The
-        older one is replaced first, so it ends first, and the newer one goes on.
-
-        Raises:
-            RunError: That has happened too often.
-        """
-        self._replaced.append(now)
-        if len(self._replaced) == MOST_REPLACED and now - self._replaced[0] <= REPLACED_WITHIN:
-            raise RunError(
-                f"another process with the same credential has replaced the connection {MOST_REPLACED} "
-                f"times within {format_seconds(REPLACED_WITHIN)}: run one process for each site, and enrol "
-                "each site under a name of its own (offbeat enrol)"
-            )
 
     def next_delay(self, now: float, reason: str) -> float:
         """Seconds to wait after a failed attempt.

@@ -6,6 +6,7 @@ allows: the policy in it is a text for the site's operator to read and to give w
 
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Annotated, Any
 
 import msgspec
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.documents import read_text
 from offbeat.net.address import check_name, split
-from offbeat.net.auth.ca import fingerprint
+from offbeat.net.auth.ca import fingerprints
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.auth.tokens import check_token, split_token
 from offbeat.runs.files import write_private
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 VERSION = 1
 MOST_BYTES = 2**17
 """Bytes of a kit, at most."""
+MOST_AUTHORITIES = 4
+"""Certificates of authorities in a kit, at most."""
 _LATEST = 253_402_300_800.0  # the year 10000
 _Short = Annotated[str, msgspec.Meta(max_length=1000)]
 _Long = Annotated[str, msgspec.Meta(max_length=2**16)]
@@ -42,7 +46,8 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
         expires: When the token expires, in seconds since 1970. None means never.
         ca: The certificates (PEM) of the authority that signs the server's. None means the authorities that
             the system trusts.
-        fingerprint: The SHA-256 fingerprint of the authority, to be compared by telephone. None without one.
+        fingerprint: The SHA-256 fingerprints of all certificates in `ca`, to be compared by telephone, with
+            commas between. None without one.
         run: The run to take part in, at a server of several. None means the one that the server has.
         policy: A template of the site's policy (YAML).
         made_by: The version of Offbeat that has made it.
@@ -66,7 +71,8 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
 
     def credentials(self, certificate: Path | None = None, key: Path | None = None) -> SiteCredentials:
         """The site's credentials, with a certificate of its own where it needs one beside the token."""
-        ca = None if self.ca is None else self.ca.encode()
+        # Only what the fingerprint covers is trusted, whatever else TLS would read in the text.
+        ca = None if self.ca is None else _as_pem(authorities_in(self.ca))
         return SiteCredentials(self.name, self.token, ca, certificate, key)
 
     @property
@@ -178,8 +184,8 @@ class KitFile:
             # These texts are printed to a terminal.
             if not all(text.isprintable() for text in texts):
                 raise UsageError("it has characters that are not printable")
-            if kit.ca is not None and kit.fingerprint != _fingerprint_of(kit.ca):
-                raise UsageError("its certificate has not its fingerprint")
+            if kit.ca is not None and kit.fingerprint != fingerprints(authorities_in(kit.ca)):
+                raise UsageError("its certificates have not its fingerprint")
         except UsageError as error:
             raise self._damaged(str(error)) from None
 
@@ -194,9 +200,11 @@ def make_kit(
     address: str, token: str, expires: float | None, ca: str | None, policy: str, made_by: str
 ) -> Kit:
     """A kit of a token's site. Raises `UsageError` for a text that has no certificate."""
+    found = None if ca is None else authorities_in(ca)
     return Kit(
-        offbeat_kit=VERSION, address=address, name=split_token(token)[0], token=token, expires=expires, ca=ca,
-        fingerprint=None if ca is None else _fingerprint_of(ca), policy=policy, made_by=made_by,
+        offbeat_kit=VERSION, address=address, name=split_token(token)[0], token=token, expires=expires,
+        ca=None if found is None else _as_pem(found).decode(),
+        fingerprint=None if found is None else fingerprints(found), policy=policy, made_by=made_by,
     )  # fmt: skip
 
 
@@ -208,9 +216,19 @@ def write_kit(path: Path, kit: Kit | dict[str, Any]) -> None:
         raise UsageError(f"the kit {path} cannot be written: {reason_of(error)}") from None
 
 
-def _fingerprint_of(ca: str) -> str:
-    """The fingerprint of the first certificate of a text (PEM). Raises `UsageError`."""
+def authorities_in(ca: str) -> list[x509.Certificate]:
+    """The certificates of the authorities of a kit, of their text (PEM). Raises `UsageError`."""
     try:
-        return fingerprint(x509.load_pem_x509_certificates(ca.encode())[0])
+        found = x509.load_pem_x509_certificates(ca.encode())
     except ValueError as error:
         raise UsageError(f"its certificate cannot be read: {error}") from None
+    if len(found) > MOST_AUTHORITIES:
+        raise UsageError(
+            f"it has {len(found)} certificates of authorities: nobody compares so many fingerprints, so give "
+            f"the {MOST_AUTHORITIES} or fewer that may sign the server's"
+        )
+    return found
+
+
+def _as_pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    return b"".join(each.public_bytes(Encoding.PEM) for each in certificates)

@@ -177,7 +177,7 @@ def _sites(credentials: ServerCredentials, sites: int) -> str:
     if credentials.tokens is None:
         return f"the run waits for {sites} sites"
     authenticator = Authenticator(credentials)
-    enrolled, left = sorted(authenticator.enrolled()), authenticator.expires_in()
+    enrolled, left = sorted(authenticator.enrolled() or ()), authenticator.expires_in()
     valid = [site for site in enrolled if left.get(site, 1.0) > 0]
     if len(valid) < sites:
         expired = [site for site in enrolled if site not in valid]

@@ -19,8 +19,12 @@ class ChannelRefusedError(ChannelClosedError):
     """The peer refuses the credential or a message; another attempt without a change is of no use."""
 
 
-class ChannelReplacedError(ChannelClosedError):
-    """A newer connection of the same site has replaced this one."""
+class CredentialRefusedError(ChannelRefusedError):
+    """The peer does not know the credential now; it may have lost a file that has it."""
+
+
+class CredentialRevokedError(ChannelRefusedError):
+    """Somebody has ended the credential: no attempt with it will do."""
 
 
 class ProtocolError(Exception):

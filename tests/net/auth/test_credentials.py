@@ -19,7 +19,6 @@ from offbeat.net.messages import Heartbeat, Rejected
 from offbeat.net.transport import (
     ChannelClosedError,
     ChannelRefusedError,
-    ChannelReplacedError,
     ClientChannel,
     ProtocolError,
 )
@@ -173,8 +172,8 @@ def test_tokens_on_a_live_server_and_their_revocation(tmp_path: Path):
                 said = await link.receive()
                 assert isinstance(said, Rejected)
                 assert "no longer valid" in said.reason
-                await refused(at.address, SiteCredentials(token=token), "not valid")
-                assert at.listener.rejected == {"credential": 6}
+                await refused(at.address, SiteCredentials(token=token), "token of site a was revoked on 20")
+                assert at.listener.rejected == {"credential": 5, "revoked": 1}
             async with site(at.address, SiteCredentials(token=enrol(path, "a"))) as link:
                 link.send(Heartbeat())
                 assert await link.receive() == Heartbeat()
@@ -386,6 +385,35 @@ def test_a_client_ca_that_is_replaced_decides_about_new_sites(tmp_path: Path):
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("what", ["certificate", "key", "folder"])
+def test_a_certificate_that_is_taken_away_and_given_back_ends_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
+):
+    authority = Authority(tmp_path, "ca")
+    made = authority.issue("server", host="127.0.0.1")
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    cert, key = (shutil.copy(file, folder / f"server{file.suffix}") for file in made)
+    place = {"certificate": Path(cert), "key": Path(key), "folder": folder}[what]
+    shown = SiteCredentials("north", ca=authority.file)
+
+    async def story() -> None:
+        async with server(ServerCredentials(Path(cert), Path(key))) as at:
+            for _ in range(2):
+                async with site(at.address, shown) as open_before:
+                    place.rename(tmp_path / "away")
+                    for name in ("east", "east"):
+                        async with site(at.address, replace(shown, name=name)):
+                            await until(lambda: at.heard.links[-1] == "east")
+                    (tmp_path / "away").rename(place)
+                    open_before.send(Heartbeat())
+                    assert await open_before.receive() == Heartbeat()
+
+    asyncio.run(story())
+    said = [r.getMessage() for r in caplog.records if "the certificate read before" in r.getMessage()]
+    assert len(said) == 2, "once for each time"
+
+
 def test_a_certificate_with_another_key_is_refused_at_the_start(tmp_path: Path):
     ours = Authority(tmp_path, "ours")
     (certificate, _), (_, key) = ours.issue("one"), ours.issue("two")
@@ -547,6 +575,29 @@ def test_a_duplicate_process_is_told_which_site_it_is():
             async with site(at.address, "north"):
                 end = await end_of(older)
                 assert "a newer connection of site north has replaced this one" in str(end)
-                assert isinstance(end, ChannelReplacedError)
+                assert not isinstance(end, ChannelRefusedError)
+
+    asyncio.run(story())
+
+
+def test_of_two_processes_with_one_credential_the_one_that_was_there_first_stays():
+    """Whichever is replaced last; a process that connects again replaces its own connection only."""
+
+    async def story() -> None:
+        async with server() as at:
+            first, second = SiteCredentials("north"), SiteCredentials("north")
+            async with AsyncExitStack() as links:
+                for shown in (first, first, second, first, second, first):
+                    number = len(at.heard.links) + 1
+                    await links.enter_async_context(site(at.address, shown))
+                    await until(lambda number=number: len(at.heard.links) == number)
+                assert at.listener.rejected == {"replaced": 4}
+                for _ in range(3):
+                    late = await links.enter_async_context(site(at.address, second))
+                    end = await end_of(late)
+                    assert isinstance(end, ChannelRefusedError)
+                    assert "was there first and stays: run one process for each site" in str(end)
+                assert at.listener.rejected == {"replaced": 4, "duplicate": 3}
+                assert at.listener.sites == ("north",)
 
     asyncio.run(story())

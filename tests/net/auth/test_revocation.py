@@ -73,10 +73,10 @@ def test_a_certificate_is_revoked_while_the_server_runs(
             stolen.send(Heartbeat())
             said = await stolen.receive()
             assert isinstance(said, Rejected)
-            assert said.final
+            assert not said.final, "the next attempt is told that it is revoked"
             assert said.reason == "the credential of north is no longer valid"
             await refused(at.address, shown(north))
-            assert at.listener.rejected == {"credential": 2}
+            assert at.listener.rejected == {"credential": 1, "revoked": 1}
             await beats(shown(again), at.address)
             revoked.write_text("serial=xyz\n", encoding="utf-8")
             await refused(at.address, shown(north))

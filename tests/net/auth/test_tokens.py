@@ -13,7 +13,7 @@ import pytest
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth import tokens
-from offbeat.net.auth.tokens import DASHBOARD, Tokens, enrol, make_token, renew, revoke, use
+from offbeat.net.auth.tokens import DASHBOARD, Tokens, claim, enrol, make_token, renew, revoke, use
 
 
 def test_a_token_proves_its_site_and_no_other(tmp_path: Path):
@@ -58,8 +58,61 @@ def test_a_revoked_token_is_worthless_at_once(tmp_path: Path):
     assert (tokens.name(a), tokens.name(b)) == (None, "b")
     with pytest.raises(UsageError, match="there are tokens of: b"):
         revoke(path, "a")
-    path.unlink()
-    assert tokens.name(b) is None
+    assert tokens.name(b) == "b"
+
+
+@pytest.mark.parametrize("spoil", ["missing", "empty", "half", "folder", "no folder"])
+def test_a_file_that_vanishes_or_is_half_written_ends_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: str
+):
+    path = tmp_path / "run" / "tokens.json"
+    path.parent.mkdir()
+    a, b = enrol(path, "a", life=90), enrol(path, "b")
+    known, whole = Tokens(path), path.read_bytes()
+    assert [known.name(a), known.name(b)] == ["a", "b"]
+    if spoil in ("empty", "half"):
+        path.write_bytes(b"" if spoil == "empty" else whole[: len(whole) // 2])
+    else:
+        path.unlink()
+        if spoil == "folder":
+            path.mkdir()
+        elif spoil == "no folder":
+            (tmp_path / "run").rename(tmp_path / "gone")
+    for _ in range(3):
+        assert [known.name(a), known.name(b)] == ["a", "b"]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "the tokens read before stay valid" in said
+    for change in (lambda: claim(path, a, KEY, time.time()), lambda: use(path, a)):
+        with pytest.raises((RunError, UsageError)):
+            change()
+    assert not path.is_file() or path.read_bytes() != b'{"sites":{}}', "a server makes no file without them"
+    if path.is_dir():
+        path.rmdir()
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(whole)
+    revoke(path, "a")
+    assert [known.name(a), known.name(b)] == [None, "b"]
+
+
+def test_a_token_that_a_person_has_ended_is_told_apart_from_one_that_is_not_known(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    first, known = enrol(path, "a", by="anna"), Tokens(path)
+    second = enrol(path, "a", by="bert")
+    revoke(path, "a", "cora")
+    ends = {token: known.proof(token) for token in (first, second)}
+    assert [proof and proof.ended and proof.ended.by for proof in ends.values()] == ["bert", "cora"]
+    assert known.proof("a:wrong") is None
+    path.write_text('{"sites": {}}', encoding="utf-8")
+    assert known.proof(first) is None, "another file does not say that anybody has ended it"
+
+
+def test_the_acts_of_a_file_are_the_last_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tokens, "MOST_ACTS", 5)
+    for _ in range(4):
+        enrol(tmp_path / "tokens.json", "a")
+        revoke(tmp_path / "tokens.json", "a")
+    acts = tokens.read(tmp_path / "tokens.json").acts
+    assert [act.action.partition(".")[2] for act in acts] == ["revoke", "enrol", "revoke", "enrol", "revoke"]
 
 
 def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
@@ -146,9 +199,9 @@ def test_a_file_that_is_neither_is_refused(tmp_path: Path, text: str):
         Tokens(path)
 
 
-def test_a_file_that_is_required_once_there_keeps_its_tokens_when_it_is_deleted(tmp_path: Path):
+def test_a_file_that_was_there_keeps_its_tokens_when_it_is_deleted(tmp_path: Path):
     path = tmp_path / "dashboard-token"
-    tokens = Tokens(path, required_once_there=True)
+    tokens = Tokens(path)
     assert tokens.empty
     token = make_token(path, DASHBOARD)
     assert tokens.name(token) == DASHBOARD
@@ -179,7 +232,7 @@ def test_a_known_and_an_unknown_name_cost_the_same_work(
     for name in ("one", "two", "nobody"):
         hashed.clear()
         assert known.name(f"{name}:wrong") is None
-        assert len(hashed) == 4
+        assert len(hashed) == 8
         assert {len(salt) for salt in hashed} == {32}
 
 
@@ -195,10 +248,13 @@ def test_an_enrolment_has_a_range_of_samples_that_stays_until_it_is_revoked(tmp_
     assert known.samples("a") == (1, 7)
     revoke(path, "a")
     assert known.samples("a") is None
-    assert "samples" not in json.loads(path.read_text(encoding="utf-8"))  # as files before had it
+    assert "samples" not in json.loads(path.read_text(encoding="utf-8"))
 
 
 # Tokens that expire
+
+
+KEY = "k" * 43
 
 
 class Expiring:
@@ -213,7 +269,8 @@ class Expiring:
         return [self.tokens.name(token) == "a" for token in shown]
 
     def renewed(self, token: str) -> str:
-        made = renew(self.path, token, self.now)
+        assert claim(self.path, token, KEY, self.now)
+        made = renew(self.path, token, KEY, self.now)
         assert made is not None
         return made[0]
 
@@ -239,7 +296,7 @@ def test_a_token_without_a_life_is_stored_as_before(tmp_path: Path):
     enrol(tmp_path / "tokens.json", "a")
     (stored,) = json.loads((tmp_path / "tokens.json").read_bytes())["sites"]["a"]
     assert set(stored) == {"salt", "sha256"}
-    assert renew(tmp_path / "tokens.json", "a:wrong", time.time()) is None
+    assert renew(tmp_path / "tokens.json", "a:wrong", KEY, time.time()) is None
 
 
 def test_the_old_token_ends_at_the_first_use_of_the_new_one(expiring: Expiring):
@@ -274,12 +331,25 @@ def test_a_token_made_by_hand_beside_the_renewed_one_stays(expiring: Expiring):
     assert expiring.valid(expiring.first, second, by_hand) == [False, True, True]
 
 
+def test_a_token_is_renewed_for_the_key_of_its_first_use_alone(expiring: Expiring):
+    path, now = expiring.path, expiring.now
+    assert renew(path, expiring.first, KEY, now) is None, "the token alone renews nothing"
+    assert claim(path, expiring.first, KEY, now)
+    assert not claim(path, expiring.first, "c" * 43, now)
+    assert KEY not in path.read_text(encoding="utf-8")
+    assert [renew(path, expiring.first, key, now) for key in ("", "c" * 43)] == [None, None]
+    second = expiring.renewed(expiring.first)
+    assert [claim(path, second, key, now) for key in ("c" * 43, KEY)] == [False, True]
+    new = enrol(path, "a", life=90)
+    assert claim(path, new, "c" * 43, now), "a new token is of nobody's key"
+
+
 def test_an_expired_or_revoked_token_is_not_renewed(expiring: Expiring):
     revoke(expiring.path, "a")
-    assert renew(expiring.path, expiring.first, expiring.now) is None
+    assert renew(expiring.path, expiring.first, KEY, expiring.now) is None
     again = enrol(expiring.path, "a", life=90)
     expiring.now += 100
-    assert renew(expiring.path, again, expiring.now) is None
+    assert renew(expiring.path, again, KEY, expiring.now) is None
 
 
 def test_a_file_of_many_renewals_stays_small(expiring: Expiring):

@@ -288,7 +288,7 @@ def test_a_token_is_changed_while_the_page_is_shown(played: Played, caplog: pyte
         async with (
             dashboard(
                 Watched(played.snapshot, played.directory),
-                MonitorAddress(token=Tokens(file, required_once_there=True)),
+                MonitorAddress(token=Tokens(file)),
             ) as url,
             aiohttp.ClientSession() as session,
         ):

@@ -26,7 +26,8 @@ def test_enrolled_sites_are_expected_until_they_come_and_revoked_once_they_are_e
 
 def test_where_sites_need_no_token_only_those_that_came_are_known() -> None:
     snapshot = shown(SiteView(0, "north", "away"))
-    assert with_enrolled(snapshot, ()) is snapshot
+    assert with_enrolled(snapshot, None) is snapshot
+    assert states(with_enrolled(snapshot, ())) == {"north": "revoked"}, "the last one that had a token"
 
 
 def test_a_run_says_how_many_sites_it_waits_for_until_it_begins() -> None:

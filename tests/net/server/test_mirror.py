@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import offbeat as ob
 from offbeat.core.errors import RunError, UsageError
-from offbeat.net.audit import OPERATOR
+from offbeat.net.audit import operator
 from offbeat.net.messages import Leave
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.prometheus import exposition
@@ -229,7 +229,7 @@ def test_tokens_and_keys_are_in_the_mirror(tmp_path: Path) -> None:
     assert (m / "tls" / "ca.key").read_text(encoding="utf-8") == "key"
     (a / "tokens.json").unlink()
     (a / "tokens.json").write_text("second", encoding="utf-8")
-    run.store.audit.record(OPERATOR, {"action": "token.renew"})
+    run.store.audit.record(operator(), {"action": "token.renew"})
     run.store.write_audit()
     assert (m / "tokens.json").read_text(encoding="utf-8") == "second"
     assert (m / "tokens.json").stat().st_mode & 0o777 == 0o600

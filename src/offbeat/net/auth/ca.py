@@ -87,8 +87,8 @@ class OwnAuthority:
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 fingerprint of the authority's certificate. Raises `UsageError`."""
-        return fingerprint(_certificate(self.ca))
+        """The SHA-256 fingerprints of all certificates in the authority's file. Raises `UsageError`."""
+        return fingerprints(_certificates(self.ca))
 
     def issue(self, hosts: Sequence[str] = (), now: datetime | None = None) -> None:
         """Sign a certificate of the server, which takes the place of the one before.
@@ -176,14 +176,22 @@ def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
     )
 
 
-def fingerprint(certificate: x509.Certificate) -> str:
-    """The SHA-256 fingerprint of a certificate, as `openssl x509 -fingerprint -sha256` prints it."""
-    return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
+def fingerprints(certificates: Sequence[x509.Certificate]) -> str:
+    """The SHA-256 fingerprint of each certificate, as `openssl x509 -fingerprint -sha256` prints it.
+
+    There are commas between: whoever trusts several certificates compares several.
+    """
+    return ", ".join(each.fingerprint(hashes.SHA256()).hex(":").upper() for each in certificates)
 
 
 def _certificate(path: Path) -> x509.Certificate:
+    """The first certificate of a file: in one with several, the others sign it."""
+    return _certificates(path)[0]
+
+
+def _certificates(path: Path) -> list[x509.Certificate]:
     try:
-        return x509.load_pem_x509_certificate(read_bytes(path))
+        return x509.load_pem_x509_certificates(read_bytes(path))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{path} cannot be read as a certificate ({reason_of(error)}): restore it from a copy"

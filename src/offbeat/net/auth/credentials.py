@@ -6,28 +6,36 @@ both, which must then agree. Each rule can be turned off by a flag that says wha
 without credentials, a site says its own name.
 """
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.documents import read_bytes
 from offbeat.net.address import check_name, is_local, is_name
-from offbeat.net.audit import NO_AUDIT, OPERATOR, Audit
+from offbeat.net.audit import NO_AUDIT, Audit, operator
 from offbeat.net.auth.certificates import ends_at, is_same, names_in
+from offbeat.net.auth.person import owner
 from offbeat.net.auth.revocation import RevocationList, serial
 from offbeat.net.auth.site_token import NO_TOKEN, ShownToken, SiteToken
 from offbeat.net.auth.tokens import SampleRange, Tokens, check_token, split_token
 from offbeat.net.transport import ProtocolError
 
+log = logging.getLogger(__name__)
 SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
 FORWARDED_KEY = "x-forwarded-for"
 """The metadata key in which a proxy that ends TLS tells the address of a site."""
 CERTIFICATE_KEY = "x509_pem_cert"  # gRPC's word for the certificate that a peer has shown
+PROCESS_KEY = "offbeat-process"
+"""The metadata key of a random name of the site's process: two processes with one credential differ in it."""
 RENEWS_KEY = "offbeat-renews"
-"""The metadata key by which a site tells that it stores a renewed token."""
+"""The metadata key of the site's key, which also tells that the site stores a renewed token."""
+RENEWED_KEY = "offbeat-renewed"
+"""The metadata key by which a server tells whether it renews the token for the site's key: 1 or 0."""
 EXPIRES_KEY = "offbeat-expires"
 """The metadata key of when the token expires that a site has shown, in seconds since 1970."""
 SERVER_OWNER = "@server"
@@ -89,8 +97,9 @@ class SiteCredentials:
     `ca` signs the server's certificate, as a file or as bytes (None means the authorities that the system
     trusts); `certificate` and `key` are the site's own, `token` is what `offbeat enrol` printed, `name` is
     the site's own word, which counts where no proof is asked. `insecure_plaintext` allows no TLS beyond
-    loopback; on loopback TLS is used if `ca` or `certificate` is given. `renews` says that the site stores a
-    token that the server renews.
+    loopback; on loopback TLS is used if `ca` or `certificate` is given. `renewal_key` is the site's key, with
+    which it stores a token that the server renews; empty means that it stores none. `process` tells
+    apart the processes that have the same credentials.
     """
 
     name: str | None = None
@@ -99,7 +108,8 @@ class SiteCredentials:
     certificate: Path | None = None
     key: Path | None = None
     insecure_plaintext: bool = False
-    renews: bool = False
+    renewal_key: str = field(default="", repr=False)
+    process: str = field(default_factory=lambda: token_hex(8), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _pair("certificate", self.certificate, "key", self.key)
@@ -118,11 +128,15 @@ class SiteCredentials:
         return not is_local(address) or self.ca is not None or self.certificate is not None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata of a call: the site's name and token, and whether it stores another one."""
-        told = [] if self.name is None else [(SITE_KEY, self.name)]
+        """The metadata of a call: the site's name, token and key, and its process."""
+        told = [(PROCESS_KEY, self.process)]
+        if self.name is not None:
+            told.append((SITE_KEY, self.name))
         if self.token is not None:
             told.append((TOKEN_KEY, f"Bearer {self.token}"))
-        return (*told, (RENEWS_KEY, "1")) if self.renews else tuple(told)
+        if self.renewal_key:
+            told.append((RENEWS_KEY, self.renewal_key))
+        return tuple(told)
 
     @property
     def site(self) -> str | None:
@@ -194,12 +208,17 @@ class Authenticator:
         self._tokens = None
         if credentials.tokens is not None:
             self._tokens = Tokens(credentials.tokens, on_change=audit.tokens)
+            if self._tokens.empty:
+                log.warning(
+                    "tokens = %s has no token: no site can log in before offbeat enrol makes one",
+                    credentials.tokens,
+                )
         self._any_name = credentials.insecure_any_name
         self._revoked: RevocationList | None = None
-        if credentials.revoked is not None and credentials.client_ca is not None:
+        if (revoked := credentials.revoked) is not None and credentials.client_ca is not None:
             event = {"action": "config.reload", "files": "the certificates that are revoked"}
             self._revoked = RevocationList(
-                credentials.revoked, credentials.client_ca, lambda: audit.record(OPERATOR, event)
+                revoked, credentials.client_ca, lambda: audit.record(operator(owner(revoked)), event)
             )
 
     def admit(self, metadata: Mapping[str, str], identity: PeerIdentity) -> VerifiedIdentity:
@@ -226,9 +245,9 @@ class Authenticator:
             raise _refusal("the names that the site gives and proves are not one and the same")
         return VerifiedIdentity(site, lambda: self._is_valid(number, token), token)
 
-    def enrolled(self) -> frozenset[str]:
-        """Names of the sites that have a token; empty where sites need none."""
-        return frozenset() if self._tokens is None else self._tokens.sites()
+    def enrolled(self) -> frozenset[str] | None:
+        """Names of the sites that have a token; None where sites need none."""
+        return None if self._tokens is None else self._tokens.sites()
 
     def expires_in(self) -> dict[str, float]:
         """Seconds until the last token of a site expires, and the server's certificate, of those that do."""
@@ -276,7 +295,9 @@ class Authenticator:
         except ValueError:
             raise _refusal("the site's certificate has no serial number") from None
         if number in self._revoked:
-            raise _refusal("the site's certificate is revoked: ask the server's operator for another")
+            raise ProtocolError(
+                "the site's certificate is revoked: ask the server's operator for another", "revoked"
+            )
         return number
 
     def _is_valid(self, number: int, token: ShownToken) -> bool:
@@ -285,16 +306,30 @@ class Authenticator:
 
 
 def _proved(token: SiteToken) -> str:
-    """The name that a token proves. Raises `ProtocolError` for one that is not valid."""
+    """The name that a token proves. Raises `ProtocolError` for one that is not valid.
+
+    Only a token that somebody has ended is refused as revoked: a file that does not have a token may be one
+    of before.
+    """
+    if (act := token.ended) is not None:
+        how = "revoked" if act.by else "renewed, and its renewal was used"
+        raise ProtocolError(
+            f"the token of site {act.site} was {how} on {_time(act.at)}: ask the server's operator for "
+            f"another{'' if act.by else ', if the site has not the renewed one'}",
+            "revoked",
+        )
     if token.site is None or not (token.valid or token.expires):
         raise _refusal("the token is not valid: ask the server's operator to enrol the site")
     if not token.valid:
-        ended = datetime.fromtimestamp(token.expires, UTC)
         raise _refusal(
-            f"the token of site {token.site} expired on {ended:%Y-%m-%d %H:%M} UTC: ask the server's "
-            "operator for another"
+            f"the token of site {token.site} expired on {_time(token.expires)}: ask the server's operator "
+            "for another"
         )
     return token.site
+
+
+def _time(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _bearer(metadata: Mapping[str, str]) -> str:

@@ -1,11 +1,11 @@
-"""The token that a connection counts on: valid, renewed, used for the first time."""
+"""The token that a connection counts on: valid, bound to its site's key, renewed, used for the first time."""
 
 import logging
 import math
 from typing import Protocol
 
 from offbeat.core.errors import OffbeatError
-from offbeat.net.auth.tokens import HashedToken, Tokens, renew, use
+from offbeat.net.auth.tokens import HashedToken, TokenAct, Tokens, claim, renew, use
 from offbeat.net.messages import Renewal
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,15 @@ class ShownToken(Protocol):
     def use(self) -> None:
         """End the token that it replaces; it may wait for the disk."""
 
+    def claim(self, key: str) -> bool | None:
+        """Whether it is bound to the site's key, durably; None where it need not or cannot be bound now.
+
+        A token that is bound to no key is bound to this one. It may wait for the disk.
+
+        Args:
+            key: The site's key. Empty means that the site has shown none.
+        """
+
     def renew(self) -> Renewal | None:
         """Another one, durable; None where there can be none now. It may wait for the disk."""
 
@@ -47,6 +56,10 @@ class NoToken:
 
     def use(self) -> None:
         """There is nothing to end."""
+
+    def claim(self, key: str) -> bool | None:
+        """There is nothing to bind."""
+        return None
 
     def renew(self) -> Renewal | None:
         """There is nothing to renew."""
@@ -72,12 +85,17 @@ class SiteToken:
     def __init__(self, tokens: Tokens, token: str) -> None:
         self._tokens, self._token, self._proof = tokens, token, tokens.proof(token)
         # The last renewal, until the site has stored it; then empty.
-        self._sent = ""
+        self._sent = self._key = ""
 
     @property
     def site(self) -> str | None:
         """The name that it proves, if it has not expired; None for a token that is not known."""
         return None if self._proof is None else self._proof.name
+
+    @property
+    def ended(self) -> TokenAct | None:
+        """The act that has ended it. None means that nobody has, or that it is not known."""
+        return None if self._proof is None else self._proof.ended
 
     @property
     def valid(self) -> bool:
@@ -118,10 +136,25 @@ class SiteToken:
         except OffbeatError as error:
             log.error("the token before a renewed one stays valid until it expires: %s", error)
 
+    def claim(self, key: str) -> bool | None:
+        """Whether it is bound to the site's key; what cannot be written now is reported in the log."""
+        stored, self._key = self._stored, key
+        if stored is None or not stored.expires or not (key or stored.key):
+            return None
+        if stored.key:
+            return stored.is_of(key)
+        try:
+            return claim(self._tokens.path, self._token, key, self._tokens.clock())
+        except OffbeatError as error:
+            log.error("a token cannot be bound to its site's key, and is not renewed meanwhile: %s", error)
+            return None
+
     def renew(self) -> Renewal | None:
         """Another one, durable; None where there can be none now, which the log says."""
+        if not self.claim(self._key):
+            return None
         try:
-            made = renew(self._tokens.path, self._token, self._tokens.clock())
+            made = renew(self._tokens.path, self._token, self._key, self._tokens.clock())
         except OffbeatError as error:
             log.error("a token cannot be renewed: %s", error)
             return None

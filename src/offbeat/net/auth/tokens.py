@@ -7,7 +7,11 @@ when it changes, so a token is replaced or revoked while the server runs.
 
 A token may expire. It is then renewed before its end: the new one is stored beside it, and the old one ends
 when the new one is used for the first time, or at its own expiry. So a process may die at any moment, and one
-of the two is valid.
+of the two is valid. Only the process that has the site's key gets another token: the key that came with the
+token's first connection.
+
+The file also has what was done to it, the last acts: so that a token that a person has ended is told apart
+from one that a file of before, or another file, does not have.
 """
 
 import hashlib
@@ -16,7 +20,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,6 +30,7 @@ from filelock import FileLock
 from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.documents import read_bytes
 from offbeat.net.address import check_name
+from offbeat.net.auth.person import person
 from offbeat.net.auth.reloading import ReloadingFiles
 from offbeat.runs.files import write_private
 
@@ -37,6 +42,10 @@ _MOST_BYTES = 2**26  # of a file of tokens
 _BYTES = 32
 # Number of tokens of a name that may be valid at once: two made by hand, and two renewals.
 _AT_ONCE = 4
+MOST_ACTS = 500
+"""Number of the last acts that a file has."""
+ENDS = ("site.revoke", "token.revoke")
+"""The acts that end a token."""
 # A token is renewed after this share of its life.
 _RENEWED_AT = 2 / 3
 _BARE_HASH = re.compile(rb"[0-9a-f]{64}\s*")  # the file of a page token of before there was a salt
@@ -46,7 +55,8 @@ class HashedToken(msgspec.Struct, frozen=True, omit_defaults=True):
     """A token as it is stored: hexadecimal salt, and SHA-256 of salt and secret. An empty salt is none.
 
     `made` and `expires` are seconds since 1970; a token that expires at 0 never does. `replaces` is the hash
-    of the token that ends when this one is used for the first time; empty for one that renews none.
+    of the token that ends when this one is used for the first time; empty for one that renews none. `key` is
+    the hash of the site's key, without which it is not renewed; empty until the site has shown one.
     """
 
     salt: str
@@ -54,6 +64,7 @@ class HashedToken(msgspec.Struct, frozen=True, omit_defaults=True):
     made: int = 0
     expires: int = 0
     replaces: str = ""
+    key: str = ""
 
     def matches(self, secret: str) -> bool:
         """Whether this is the hash of a secret."""
@@ -62,6 +73,10 @@ class HashedToken(msgspec.Struct, frozen=True, omit_defaults=True):
     def expired(self, now: float) -> bool:
         """Whether it has expired."""
         return 0 < self.expires <= now
+
+    def is_of(self, key: str) -> bool:
+        """Whether it is bound to a site's key."""
+        return bool(self.key) and hmac.compare_digest(self.key.encode(), _hash("", key).encode())
 
     @property
     def renewed_at(self) -> float:
@@ -74,11 +89,33 @@ class HashedToken(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.sha256[:8]
 
 
+class TokenAct(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was done to a token.
+
+    Attributes:
+        at: When, in seconds since 1970.
+        action: The action, as the audit names it.
+        site: The name in the token.
+        token: The token, as it was stored then.
+        by: The person who did it. Empty means the site's renewal.
+    """
+
+    at: int
+    action: str
+    site: str
+    token: HashedToken
+    by: str = ""
+
+
 class TokenProof(msgspec.Struct, frozen=True):
-    """The stored token that a secret matches, which may have expired, and the name that it proves."""
+    """The stored token that a secret matches, which may have expired, and the name that it proves.
+
+    `ended` is the act that has ended it. None means that nobody has.
+    """
 
     name: str
     stored: HashedToken
+    ended: TokenAct | None = None
 
 
 StoredTokens = dict[str, tuple[HashedToken, ...]]
@@ -92,10 +129,12 @@ class TokenFile(msgspec.Struct, omit_defaults=True):
     Attributes:
         sites: The stored tokens by name.
         samples: The range of the numbers of samples by site, of those that have one.
+        acts: The last acts, in their order.
     """
 
     sites: StoredTokens
     samples: dict[str, SampleRange] = {}
+    acts: tuple[TokenAct, ...] = ()
 
 
 # No secret has this hash.
@@ -105,14 +144,12 @@ _NOBODY = HashedToken("0" * 32, "0" * 64)
 class Tokens:
     """The tokens of a file, which is read again when it changes.
 
-    If the file is damaged later, the log says so, and the tokens read before stay valid.
+    If the file is damaged or missing later, the log says so, and the tokens read before stay valid.
 
     Args:
-        path: The file. If it does not exist, there are no tokens.
-        required_once_there: Whether a deleted file counts as damaged. If not, it counts as one without
-            tokens.
+        path: The file. If it does not exist yet, there are no tokens.
         clock: Function that returns seconds since 1970.
-        on_change: Called with all stored tokens, now and whenever the file has changed.
+        on_change: Called with the last acts, now and whenever the file has changed.
 
     Attributes:
         path: The file.
@@ -125,15 +162,13 @@ class Tokens:
         self,
         path: Path,
         *,
-        required_once_there: bool = False,
         clock: Callable[[], float] = time.time,
-        on_change: Callable[[StoredTokens], None] = lambda _: None,
+        on_change: Callable[[Sequence[TokenAct]], None] = lambda _: None,
     ) -> None:
-        self.path, self._required, self.clock = path, False, clock
-        self._keep = required_once_there
+        self.path, self._was_there, self.clock = path, False, clock
         message = "the tokens read before stay valid"
-        self._stored = ReloadingFiles((path,), self._read, message, lambda file: on_change(file.sites))
-        on_change(self.stored())
+        self._stored = ReloadingFiles((path,), self._read, message, lambda file: on_change(file.acts))
+        on_change(self._stored.now().acts)
 
     @property
     def empty(self) -> bool:
@@ -143,17 +178,23 @@ class Tokens:
     def name(self, token: str) -> str | None:
         """The name that a token proves; None for a token that is not valid."""
         proof = self.proof(token)
-        return None if proof is None or proof.stored.expired(self.clock()) else proof.name
+        if proof is None or proof.ended is not None or proof.stored.expired(self.clock()):
+            return None
+        return proof.name
 
     def proof(self, token: str) -> TokenProof | None:
-        """The stored token that a token matches, expired or not; None for one that matches none.
+        """The stored token that a token matches, expired or ended or not; None for one that matches none.
 
         Whether the name is known, and how many tokens it has, makes no difference to the work.
         """
         name, secret = split_token(token)
-        stored = (*self._stored.now().sites.get(name, ()), *[_NOBODY] * _AT_ONCE)[:_AT_ONCE]
-        matching = [each for each in stored if each.matches(secret)]
-        return TokenProof(name, matching[0]) if matching else None
+        file = self._stored.now()
+        ended = [act for act in file.acts if act.site == name and act.action in ENDS][-_AT_ONCE:]
+        nobody = [TokenProof(name, _NOBODY)] * _AT_ONCE
+        valid = [*(TokenProof(name, each) for each in file.sites.get(name, ())), *nobody][:_AT_ONCE]
+        past = [*(TokenProof(name, act.token, act) for act in ended), *nobody][:_AT_ONCE]
+        matching = [each for each in (*valid, *past) if each.stored.matches(secret)]
+        return matching[0] if matching else None
 
     def stored(self) -> StoredTokens:
         """All stored tokens, by name."""
@@ -168,8 +209,10 @@ class Tokens:
         return self._stored.now().samples.get(site)
 
     def _read(self) -> TokenFile:
-        self._required = self._required or (self._keep and self.path.exists())
-        return read(self.path) if self._required else _read_if_there(self.path)
+        # A file that was there and is missing is no word of anybody's that its tokens have ended.
+        file = read(self.path) if self._was_there else _read_if_there(self.path)
+        self._was_there = self._was_there or bool(file.sites or file.acts)
+        return file
 
 
 def check_token(token: str | None, command: str) -> None:
@@ -192,10 +235,11 @@ def enrol(
     samples: SampleRange | None = None,
     life: int = 0,
     hand_over: Callable[[str], object] | None = None,
+    by: str = "",
 ) -> str:
     """Make a token for a site, as `make_token` does. Raises `UsageError` for a name no site can have."""
     check_name("site", site)
-    return make_token(path, site, keep=keep, samples=samples, life=life, hand_over=hand_over)
+    return make_token(path, site, keep=keep, samples=samples, life=life, hand_over=hand_over, by=by)
 
 
 def make_token(
@@ -206,6 +250,7 @@ def make_token(
     samples: SampleRange | None = None,
     life: int = 0,
     hand_over: Callable[[str], object] | None = None,
+    by: str = "",
 ) -> str:
     """Make a token, add its hash to the file, and return the token, which is stored nowhere.
 
@@ -218,25 +263,56 @@ def make_token(
         life: Seconds after which the token expires. 0 means never.
         hand_over: Called with the token before any token changes. Where it fails, all stay as they are. None
             means that the caller hands the token over.
+        by: The person who makes it. Empty means the system's user.
 
     Raises:
         RunError: The file is damaged.
         UsageError: The file cannot be written, or the token cannot be handed over.
     """
-    token, hashed = _new_token(name, life, time.time())
-    with _changing(path) as stored:
+    now = time.time()
+    token, hashed = _new_token(name, life, now)
+    with _changing(path, make=True) as stored:
         if hand_over is not None:
             try:
                 hand_over(token)
             except UsageError as error:
                 raise UsageError(f"{error}; no token has changed") from None
-        stored.sites[name] = (*(_last(stored.sites.get(name, ())) if keep else ()), hashed)
+        before, by = stored.sites.get(name, ()), by or person()
+        kept = _last(before) if keep else ()
+        stored.sites[name] = (*kept, hashed)
+        _note(stored, now, "token.revoke", name, [each for each in before if each not in kept], by)
+        _note(stored, now, "token.make" if before else "site.enrol", name, [hashed], by)
         if samples is not None:
             stored.samples[name] = samples
     return token
 
 
-def renew(path: Path, token: str, now: float) -> tuple[str, int] | None:
+def claim(path: Path, token: str, key: str, now: float) -> bool:
+    """Bind a site's token to the site's key, if it is bound to none; returns whether it is bound to this key.
+
+    Args:
+        path: The file of tokens.
+        token: The token.
+        key: The site's key.
+        now: Seconds since 1970.
+
+    Raises:
+        RunError: The file is damaged.
+        UsageError: The file cannot be written.
+    """
+    name, secret = split_token(token)
+    with _changing(path) as stored:
+        tokens = stored.sites.get(name, ())
+        own = next((each for each in tokens if each.matches(secret)), None)
+        if own is None or own.key:
+            return own is not None and own.is_of(key)
+        bound = msgspec.structs.replace(own, key=_hash("", key))
+        stored.sites[name] = tuple(bound if each is own else each for each in tokens)
+        _note(stored, now, "token.key", name, [bound], "")
+    return True
+
+
+def renew(path: Path, token: str, key: str, now: float) -> tuple[str, int] | None:
     """Make a token that takes the place of a site's at its first use, with as long a life.
 
     The token itself stays valid, as do those that were made by hand; a renewal that was never used ends.
@@ -244,10 +320,12 @@ def renew(path: Path, token: str, now: float) -> tuple[str, int] | None:
     Args:
         path: The file of tokens.
         token: The token that is to be renewed.
+        key: The site's key.
         now: Seconds since 1970.
 
     Returns:
-        The new token, and when it expires. None means that the token is not valid any more.
+        The new token, and when it expires. None means that the token is not valid any more, or not of this
+        key.
 
     Raises:
         RunError: The file is damaged.
@@ -257,10 +335,14 @@ def renew(path: Path, token: str, now: float) -> tuple[str, int] | None:
     with _changing(path) as stored:
         kept = [each for each in stored.sites.get(name, ()) if not each.expired(now)]
         own = next((each for each in kept if each.matches(secret)), None)
-        if own is None or not own.expires:
+        if own is None or not own.expires or not own.is_of(key):
             return None
-        new, hashed = _new_token(name, own.expires - own.made, now, replaces=own.sha256)
+        new, hashed = _new_token(name, own.expires - own.made, now, replaces=own.sha256, key=own.key)
+        before = stored.sites[name]
         stored.sites[name] = (*(each for each in kept if not each.replaces or each is own), hashed)
+        unused = [each for each in before if each not in stored.sites[name]]
+        _note(stored, now, "token.revoke", name, unused, "")
+        _note(stored, now, "token.renew", name, [hashed], "")
     return new, hashed.expires
 
 
@@ -275,7 +357,8 @@ def use(path: Path, token: str) -> None:
         by_hash[used.sha256] = msgspec.structs.replace(used, replaces="")
         # A token may have been renewed again before it was used.
         while used is not None and used.replaces:
-            used = by_hash.pop(used.replaces, None)
+            if (used := by_hash.pop(used.replaces, None)) is not None:
+                _note(stored, time.time(), "token.revoke", name, [used], "")
         stored.sites[name] = tuple(by_hash.values())
 
 
@@ -285,21 +368,37 @@ def _last(stored: tuple[HashedToken, ...]) -> tuple[HashedToken, ...]:
     return stored[by_hand[-1] if by_hand else 0 :]
 
 
-def _new_token(name: str, life: int, now: float, replaces: str = "") -> tuple[str, HashedToken]:
+def _new_token(
+    name: str, life: int, now: float, replaces: str = "", key: str = ""
+) -> tuple[str, HashedToken]:
     """A token of a name, and what is stored of it."""
     secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
     made, expires = (int(now), int(now) + life) if life else (0, 0)
-    return f"{name}:{secret}", HashedToken(salt, _hash(salt, secret), made, expires, replaces)
+    return f"{name}:{secret}", HashedToken(salt, _hash(salt, secret), made, expires, replaces, key)
 
 
-def revoke(path: Path, site: str) -> None:
-    """Delete every token of a site from the file. Raises `UsageError` if it has none."""
+def _note(
+    stored: TokenFile, now: float, action: str, site: str, tokens: Sequence[HashedToken], by: str
+) -> None:
+    """Add acts to a file, and forget the oldest."""
+    acts = (*stored.acts, *(TokenAct(int(now), action, site, each, by) for each in tokens))
+    stored.acts = acts[-MOST_ACTS:]
+
+
+def revoke(path: Path, site: str, by: str = "") -> None:
+    """End every token of a site. Raises `UsageError` if it has none.
+
+    Args:
+        path: The file of tokens.
+        site: The site's name.
+        by: The person who revokes them. Empty means the system's user.
+    """
     known = _read_if_there(path).sites
     if site not in known:
         others = ", ".join(sorted(known)) or "nobody"
         raise UsageError(f"site {site!r} has no token in {path}; there are tokens of: {others}")
     with _changing(path) as stored:
-        stored.sites.pop(site, None)
+        _note(stored, time.time(), "site.revoke", site, stored.sites.pop(site, ()), by or person())
         stored.samples.pop(site, None)
 
 
@@ -318,24 +417,37 @@ def read(path: Path) -> TokenFile:
 
 
 def _read_if_there(path: Path) -> TokenFile:
-    return read(path) if path.exists() else TokenFile({})
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return TokenFile({})
+    except OSError:
+        # `read` says why nobody may look at it.
+        pass
+    return read(path)
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[TokenFile]:
-    """The stored tokens, to be changed within the context; one process at a time, and written at its end."""
+def _changing(path: Path, *, make: bool = False) -> Iterator[TokenFile]:
+    """The stored tokens, to be changed within the context; one process at a time, and written at its end.
+
+    A missing file is made only if the caller says so: a server that renews a token would make one without
+    the tokens of all other sites.
+    """
     try:
         with FileLock(path.with_name(f".{path.name}.lock"), mode=0o600, timeout=LOCK_SECONDS):
-            stored = _read_if_there(path)
+            stored = _read_if_there(path) if make else read(path)
+            before = msgspec.json.encode(stored)
             yield stored
-            _write(path, stored)
+            if msgspec.json.encode(stored) != before:
+                _write(path, stored)
     except OSError as error:
         raise UsageError(f"tokens = {path}: the file cannot be written ({reason_of(error)})") from None
 
 
 def _write(path: Path, stored: TokenFile) -> None:
     """Replace the file as a whole, readable by its owner only."""
-    text = msgspec.json.encode(TokenFile(dict(sorted(stored.sites.items())), stored.samples))
+    text = msgspec.json.encode(TokenFile(dict(sorted(stored.sites.items())), stored.samples, stored.acts))
     write_private(path, msgspec.json.format(text, indent=1) + b"\n")
 
 

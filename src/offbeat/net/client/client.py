@@ -82,7 +82,8 @@ class SiteClient:
         """
         backoff = Backoff(self._give_up_after, self._rng, self._clock.now())
         try:
-            return await reconnecting(self._connect, self._serve, self._liveness, backoff)
+            known = self._worker.known
+            return await reconnecting(self._connect, self._serve, self._liveness, backoff, known=known)
         finally:
             self._worker.close()
 

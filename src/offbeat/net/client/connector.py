@@ -50,9 +50,6 @@ def connector(
 class ServerConnector:
     """Opens connections to an address, and explains the first failure of each kind.
 
-    What no other attempt mends ends the site, unless the site was connected before: a server whose
-    certificate has expired during a run is tried again, until its operator has renewed it.
-
     Args:
         address: "HOST:PORT" or "unix:PATH".
         credentials: The site's credentials.
@@ -68,7 +65,6 @@ class ServerConnector:
     def __init__(self, address: str, credentials: SiteCredentials, proxy: Proxy | None = None) -> None:
         self.site = credentials.site
         self._address, self._credentials, self._proxy = address, credentials, proxy
-        self._was_connected = False
         # The probe's reason for each failure, by the failure in gRPC's words.
         self._reasons: dict[str, str] = {}
 
@@ -91,7 +87,6 @@ class ServerConnector:
             raise
         except ChannelClosedError as error:
             raise ChannelClosedError(await self._explained(str(error), credentials)) from None
-        self._was_connected = True
         self._reasons.clear()
         return channel
 
@@ -102,7 +97,7 @@ class ServerConnector:
             try:
                 await asyncio.to_thread(probe, self._address, credentials, self._proxy)
             except UnreachableError as error:
-                if error.lasting and not self._was_connected:
+                if error.lasting:
                     raise (UsageError if error.usage else RunError)(error.reason) from None
                 self._reasons[failure] = error.reason
         return self._reasons.get(failure, failure)

@@ -19,12 +19,14 @@ class Liveness:
     """When the last message came."""
     served: float = 0.0
     """When the last one came from a server that had registered this client."""
+    accepted: bool = False
+    """Whether a server has registered this client."""
 
     def hear(self, *, served: bool) -> None:
         """Note that a message has come."""
         self.heard = self.clock.now()
         if served:
-            self.served = self.heard
+            self.served, self.accepted = self.heard, True
 
     async def send_heartbeats(self, channel: ClientChannel, make: Callable[[], Heartbeat]) -> None:
         """Send three heartbeats a lease; close the connection of a server that is silent for a lease."""

@@ -76,6 +76,11 @@ class Worker:
         """The run of that task."""
         return self._store.run
 
+    @property
+    def known(self) -> bool:
+        """Whether a server has registered the site before, in this process or in one of before."""
+        return bool(self._store.run)
+
     def own_tensors(self, run: str, model: Model) -> Tensors:
         """The tensors by name of a run's global model, and those that the site has kept in it.
 

@@ -11,7 +11,13 @@ from grpc import aio
 
 from offbeat.net.address import socket_path, split
 from offbeat.net.auth.certificates import SITE, check_usage
-from offbeat.net.auth.credentials import EXPIRES_KEY, SiteCredentials, authorities, pem
+from offbeat.net.auth.credentials import (
+    EXPIRES_KEY,
+    RENEWED_KEY,
+    SiteCredentials,
+    authorities,
+    pem,
+)
 from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, STATUS, VERSION, channel_options
 from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
 from offbeat.net.messages import FromServer, FromSite
@@ -19,8 +25,9 @@ from offbeat.net.proxy import Proxy
 from offbeat.net.transport import (
     ChannelClosedError,
     ChannelRefusedError,
-    ChannelReplacedError,
     ClientChannel,
+    CredentialRefusedError,
+    CredentialRevokedError,
 )
 from offbeat.net.versions import METADATA, VERSION_KEY, refusal
 from offbeat.net.wire.connection import Connection
@@ -34,6 +41,10 @@ log = logging.getLogger(__name__)
 WARNED_BEFORE = 14 * 86400.0
 """Seconds before the end of a token that is not renewed, from when on the log warns."""
 _LONGEST_TIME = 13  # digits of seconds since 1970
+_REFUSALS: dict[grpc.StatusCode, type[ChannelRefusedError]] = {
+    STATUS["credential"]: CredentialRefusedError,
+    STATUS["revoked"]: CredentialRevokedError,
+}
 
 
 async def connect(
@@ -46,8 +57,8 @@ async def connect(
     """
     tune_malloc()
     call, channel, told = await _admitted(address, credentials, limits, proxy)
-    if not credentials.renews:
-        _warn_of_expiry(told)
+    if not credentials.renewal_key or told.get(RENEWED_KEY) == "0":
+        _warn_of_expiry(told, credentials.renewal_key)
     return GrpcClientChannel(call, channel, credentials.name or "", limits)
 
 
@@ -118,12 +129,24 @@ def token_ends(told: Mapping[str, str]) -> int | None:
     return int(ends) if ends.isdecimal() and len(ends) < _LONGEST_TIME else None
 
 
-def _warn_of_expiry(told: Mapping[str, str]) -> None:
-    """Warn in the log of a token that ends soon, which nobody renews."""
-    if (ends := token_ends(told)) is not None and (left := ends - time()) < WARNED_BEFORE:
+def _warn_of_expiry(told: Mapping[str, str], key: str) -> None:
+    """Warn in the log of a token that is not renewed: at once where the server knows another key."""
+    if (ends := token_ends(told)) is None:
+        return
+    left = (ends - time()) / 86400
+    if told.get(RENEWED_KEY) == "0":
+        shown = "the site's key is another" if key else "this site has shown no key"
         log.warning(
-            "the site's token ends in %.1f days, and is not renewed: ask the server's operator for a kit",
-            left / 86400,
+            "the site's token ends in %.1f days, and is not renewed: the server renews it for the key with "
+            "which it was used first, and %s. The first --state of the site is lost or not given, or "
+            "somebody else has used the kit: ask the server's operator for a new kit",
+            left, shown,
+        )  # fmt: skip
+    elif left < WARNED_BEFORE / 86400:
+        log.warning(
+            "the site's token ends in %.1f days, and is not renewed: ask the server's operator for a kit, "
+            "and give --state DIR with it",
+            left,
         )
 
 
@@ -174,6 +197,5 @@ async def broken(call: Call) -> ChannelClosedError:
             f"{VERSION} of the protocol ({what}): install the same version of Offbeat at both ends"
         )
     if code in FINAL:
-        return ChannelRefusedError(f"the server has refused this site: {what}")
-    kind = ChannelReplacedError if code is STATUS["replaced"] else ChannelClosedError
-    return kind(f"the connection has ended ({code.name}): {what}")
+        return _REFUSALS.get(code, ChannelRefusedError)(f"the server has refused this site: {what}")
+    return ChannelClosedError(f"the connection has ended ({code.name}): {what}")

@@ -16,7 +16,10 @@ ChannelOptions = list[tuple[str, int]]
 STATUS = {
     "": grpc.StatusCode.CANCELLED,
     "credential": grpc.StatusCode.UNAUTHENTICATED,
+    "revoked": grpc.StatusCode.PERMISSION_DENIED,
     "replaced": grpc.StatusCode.ABORTED,
+    "duplicate": grpc.StatusCode.ALREADY_EXISTS,
+    "without key": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "deadline": grpc.StatusCode.DEADLINE_EXCEEDED,
     "slow": grpc.StatusCode.DEADLINE_EXCEEDED,
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -31,6 +34,7 @@ FINAL = frozenset(
     {
         grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.ALREADY_EXISTS,
         grpc.StatusCode.INVALID_ARGUMENT,
         grpc.StatusCode.UNIMPLEMENTED,
         grpc.StatusCode.FAILED_PRECONDITION,

@@ -6,6 +6,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from time import time
@@ -17,21 +18,25 @@ from grpc import aio
 from offbeat.core.errors import UsageError
 from offbeat.net import descriptors
 from offbeat.net.address import socket_path, split
-from offbeat.net.audit import NO_AUDIT, OPERATOR, Actor, Audit
+from offbeat.net.audit import NO_AUDIT, Actor, Audit, operator
 from offbeat.net.auth.credentials import (
     EXPIRES_KEY,
     FORWARDED_KEY,
+    PROCESS_KEY,
+    RENEWED_KEY,
     RENEWS_KEY,
     Authenticator,
     ServerCredentials,
     VerifiedIdentity,
 )
+from offbeat.net.auth.person import owner
 from offbeat.net.auth.tls import server_tls
 from offbeat.net.auth.tokens import SampleRange
 from offbeat.net.clock import SystemClock
 from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.grpc.door import Door, peer_of, peer_text
 from offbeat.net.grpc.health import Health
+from offbeat.net.grpc.incumbents import Holder, Incumbents
 from offbeat.net.grpc.protocol import (
     ADMITTED,
     FINAL,
@@ -60,12 +65,22 @@ from offbeat.version import __version__
 
 _log = logging.getLogger(__name__)
 ServerConnection = Connection[FromServer, FromSite]
-RunningConnection = tuple[ServerConnection, asyncio.Task[None]]
-"""A connection, and the task that runs its handler."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningConnection:
+    """A connection, the task that runs its handler, and the site's process."""
+
+    connection: ServerConnection
+    task: asyncio.Task[None]
+    holder: Holder
+
+
 SOCKET_MODE = 0o660
 """Mode of a Unix socket: its owner and its group, such as that of a proxy, may connect."""
 # Streams on one HTTP/2 connection. An honest site has one, and a second while it reconnects.
 _STREAMS = 8
+_LONGEST_NAME = 256  # characters of a site's key, and of the name of its process
 
 
 async def listen(
@@ -101,6 +116,7 @@ class GrpcListener:
         self._open, self._open_of = 0, Counter[str]()
         self._logins = FailedLogins()
         self._connections: dict[str, RunningConnection] = {}
+        self._incumbents = Incumbents()
         self._refusals = RefusalLog()
         self._throughput = ThroughputService()
         self._server: aio.Server | None = None
@@ -122,8 +138,8 @@ class GrpcListener:
         """The sites that are connected."""
         return tuple(sorted(self._connections))
 
-    def enrolled(self) -> frozenset[str]:
-        """Names of the sites that have a token; empty where sites need none."""
+    def enrolled(self) -> frozenset[str] | None:
+        """Names of the sites that have a token; None where sites need none."""
         return self._authenticator.enrolled()
 
     def expires_in(self) -> dict[str, float]:
@@ -140,7 +156,12 @@ class GrpcListener:
         server = aio.server(options=_server_options(self._limits, self._door.most))
         server.add_generic_rpc_handlers((_Methods(self._connect, self._measure), Health()))
         event = {"action": "config.reload", "files": "the server's certificate and key"}
-        tls = server_tls(credentials, lambda: self._audit.record(OPERATOR, event))
+        certificate = credentials.certificate
+
+        def reloaded() -> None:
+            self._audit.record(operator("" if certificate is None else owner(certificate)), event)
+
+        tls = server_tls(credentials, reloaded)
         path = socket_path(address)
         try:
             port = server.add_insecure_port(address) if tls is None else server.add_secure_port(address, tls)
@@ -157,7 +178,7 @@ class GrpcListener:
 
     async def close(self) -> None:
         """Close all connections, once their queues are sent, and stop listening."""
-        connections = [connection for connection, _ in self._connections.values()]
+        connections = [running.connection for running in self._connections.values()]
         await asyncio.gather(*(connection.close("the server has stopped") for connection in connections))
         if self._server is not None:
             await self._server.stop(self._limits.drain)
@@ -226,7 +247,7 @@ class GrpcListener:
         self._open_of[site] += 1
         try:
             with self._door.admitted(context.peer()):
-                return site, await self._serve_site(context, verified, RENEWS_KEY in metadata)
+                return site, await self._serve_site(context, verified, metadata)
         finally:
             self._open_of[site] -= 1
             if not self._open_of[site]:
@@ -242,22 +263,33 @@ class GrpcListener:
             return self._host(context) or "a peer at the socket"
         return peer_text(peer_of(context.peer()))
 
-    async def _serve_site(self, context: Context, verified: VerifiedIdentity, renews: bool) -> CloseReason:
+    async def _serve_site(
+        self, context: Context, verified: VerifiedIdentity, metadata: Mapping[str, str]
+    ) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
             verified.site, stream, reader, self._limits, self._budget, verified.valid
         )
         try:
+            key = metadata.get(RENEWS_KEY, "")[:_LONGEST_NAME]
+            # The key is durable here before a site is told that the token is renewed for it.
+            bound = await asyncio.to_thread(verified.token.claim, key)
             told = [(EXPIRES_KEY, f"{verified.token.expires}")] if verified.token.expires else []
+            if bound is not None:
+                told.append((RENEWED_KEY, f"{bound:d}"))
             await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}"), *told))
             if self._on_socket:
                 await _send_at_once(stream)
             if isinstance(first := await connection.registered(), Register):
                 self._check_samples(connection, first.samples)
+            holder = Holder(metadata.get(PROCESS_KEY, "")[:_LONGEST_NAME], bound is True)
+            self._check_incumbent(connection, holder)
             if connection.ending is None:
                 actor = Actor(verified.site, "site", self._host(context))
                 self._audit.record_repeated(actor, {"action": "site.connect"})
-                await self._handle(connection, verified, renews)
+                if bound is False:
+                    self._tell_of_key(context, verified.site, key)
+                await self._handle(connection, verified, holder, renews=bool(key) and bound is not False)
             ending = await connection.ended()
             if ending.kind:
                 await _reject(stream, ending, self._limits.drain)
@@ -277,7 +309,28 @@ class GrpcListener:
             reason = f"samples = {samples} is not allowed: site {site} is enrolled with {least} to {most}"
             connection.abort(CloseReason(reason, "samples"))
 
-    async def _handle(self, connection: ServerConnection, verified: VerifiedIdentity, renews: bool) -> None:
+    def _check_incumbent(self, connection: ServerConnection, holder: Holder) -> None:
+        """End the connection of a process that does not replace the one that is connected."""
+        older = self._connections.get(connection.site)
+        if older is not None and connection.ending is None:
+            refused = self._incumbents.refusal(connection.site, older.holder, holder)
+            if refused is not None:
+                connection.abort(refused)
+
+    def _tell_of_key(self, context: Context, site: str, key: str) -> None:
+        """Tell the log, the metrics and the audit of a site whose token is bound to another key."""
+        reason = (
+            f"site {site} has {'another key than' if key else 'not'} the one of its token's first use, "
+            "so its token is not renewed: its state is lost, or somebody else has its kit; ask the site, and "
+            "give it a new kit (offbeat enrol)"
+        )
+        self._refusals.add("key", self._peer(context), reason, site)
+        actor, event = Actor(site, "site", self._host(context)), {"action": "token.key", "reason": reason}
+        self._audit.record_repeated(actor, event, "failed")
+
+    async def _handle(
+        self, connection: ServerConnection, verified: VerifiedIdentity, holder: Holder, *, renews: bool
+    ) -> None:
         """Replace an older connection of this site, and run the handler of this one to its end."""
         site = connection.site
         channel: ServerChannel = connection
@@ -285,8 +338,9 @@ class GrpcListener:
         if renews and verified.token.expires:
             channel = renewer = RenewingServerChannel(connection, verified.token, SystemClock())
             renewing = asyncio.create_task(renewer.renew())
-        task = asyncio.create_task(self._run(connection, channel, self._connections.get(site)))
-        self._connections[site] = connection, task
+        older = self._connections.get(site)
+        task = asyncio.create_task(self._run(connection, channel, older, holder))
+        self._connections[site] = running = RunningConnection(connection, task, holder)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -296,21 +350,26 @@ class GrpcListener:
         finally:
             if renewing is not None:
                 renewing.cancel()
-            if self._connections.get(site) == (connection, task):
+            if self._connections.get(site) is running:
                 del self._connections[site]
             reason = connection.ending.reason if connection.ending is not None else ""
             self._audit.record_repeated(Actor(site, "site"), {"action": "site.disconnect", "reason": reason})
 
     async def _run(
-        self, connection: ServerConnection, channel: ServerChannel, older: RunningConnection | None
+        self,
+        connection: ServerConnection,
+        channel: ServerChannel,
+        older: RunningConnection | None,
+        holder: Holder,
     ) -> None:
         if older is not None:
-            reason = (
-                f"a newer connection of site {connection.site} has replaced this one: does another process "
-                "run with its credential?"
-            )
-            older[0].abort(CloseReason(reason, "replaced"))
-            await asyncio.wait([older[1]])
+            reason = f"a newer connection of site {connection.site} has replaced this one"
+            if older.holder.process == holder.process:
+                ending = CloseReason(reason)
+            else:
+                ending = CloseReason(f"{reason}: does another process run with its credential?", "replaced")
+            older.connection.abort(ending)
+            await asyncio.wait([older.task])
         try:
             await self._on_channel(channel)
         except ChannelClosedError:
@@ -362,7 +421,8 @@ async def _send_at_once(stream: GrpcStream) -> None:
 async def _reject(stream: GrpcStream, ending: CloseReason, seconds: float) -> None:
     """Send the reason as a last message too: a peer that is still sending can lose the status."""
     last = MessageWriter()
-    last.put(Rejected(ending.reason, _status(ending) in FINAL))
+    # A site that was accepted before tries again where its credential is not known: the status tells that.
+    last.put(Rejected(ending.reason, _status(ending) in FINAL and ending.kind != "credential"))
     with suppress(TimeoutError, ChannelClosedError):
         async with asyncio.timeout(seconds):
             await stream.write(last.frame())

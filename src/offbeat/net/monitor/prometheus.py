@@ -15,6 +15,8 @@ from prometheus_client.registry import Collector
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
 from offbeat.runs.schema import Metric
 
+SHARED_CREDENTIAL = ("duplicate", "key", "replaced", "without key")
+"""Reasons of refusals of a process that has the credential of another one."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 GAUGES: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
@@ -110,7 +112,8 @@ class _SnapshotCollector(Collector):
             "What was refused: messages, updates, connections.",
             labels=["reason"],
         )
-        for reason, count in sorted(s.rejected.items()):
+        # A counter that begins above 0 has not increased, for Prometheus.
+        for reason, count in sorted({**dict.fromkeys(SHARED_CREDENTIAL, 0), **s.rejected}.items()):
             rejected.add_metric([reason], count)
         yield rejected
         expiring = GaugeMetricFamily(

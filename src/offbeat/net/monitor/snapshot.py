@@ -224,7 +224,7 @@ class Snapshot:
         return texts if self.diverged is None else [*texts, self.diverged]
 
 
-def with_enrolled(snapshot: Snapshot, enrolled: Collection[str]) -> Snapshot:
+def with_enrolled(snapshot: Snapshot, enrolled: Collection[str] | None) -> Snapshot:
     """The snapshot with the states "expected" and "revoked", which follow from the enrolment.
 
     The server refuses the next message of a site that is no longer enrolled. So such a site takes no part
@@ -232,9 +232,9 @@ def with_enrolled(snapshot: Snapshot, enrolled: Collection[str]) -> Snapshot:
 
     Args:
         snapshot: A server at one moment.
-        enrolled: Names of the sites and helpers that may take part. Empty means that everybody may.
+        enrolled: Names of the sites and helpers that may take part. None means that everybody may.
     """
-    if not enrolled:
+    if enrolled is None:
         return snapshot
     known = {site.name for site in snapshot.sites}
     if snapshot.helpers is not None:

@@ -93,7 +93,8 @@ class HelperClient:
         told = {"helper": self._helper.name, "fingerprint": own}
         log.info("helper", extra=told)
         try:
-            return await reconnecting(self._connect, self._serve, self._liveness, backoff)
+            known = self._helper.committee is not None
+            return await reconnecting(self._connect, self._serve, self._liveness, backoff, known=known)
         finally:
             self._thread.shutdown(wait=True)
 

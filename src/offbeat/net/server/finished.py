@@ -57,10 +57,10 @@ class FinishedService:
     async def abandon(self) -> None:
         """End without having served."""
 
-    def finish(self, reason: str = "stopped") -> None:
+    def finish(self, reason: str = "stopped", by: str = "") -> None:
         """The run has ended already."""
 
-    def detach(self) -> None:
+    def detach(self, by: str = "") -> None:
         """Wait for no more sites. May be called in any thread."""
         # Where the loop has ended, nobody waits.
         with suppress(RuntimeError):

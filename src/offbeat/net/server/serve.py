@@ -56,6 +56,7 @@ def serve(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     linger: float = LINGER,
     mirror: str | Path | None = None,
+    by: str | None = None,
 ) -> "RunServer":
     """Serve a run.
 
@@ -77,12 +78,13 @@ def serve(
         linger: Seconds that the server waits at the end, at most, for sites that have not heard of it.
         mirror: A second state directory, on another disk, that has all that is acknowledged, and can be
             served in the place of `state`. None means none.
+        by: The person who serves the run, for its audit. None means the system's user.
 
     Raises:
         UsageError: What is asked cannot be served, or the directory holds another run. It is raised where the
             server is entered, as is RunError: the directory holds a run that cannot go on, or the run fails.
     """
-    options, audit = options or ServerOptions(), AuditLog()
+    options, audit = options or ServerOptions(), AuditLog(by=by)
     if isinstance(listen, str):
         shown, allowed = credentials or ServerCredentials(), limits or connection_limits(experiment, options)
         listen = partial(_listen, listen, shown, allowed, audit)
@@ -135,15 +137,24 @@ class RunServer:
         """The port on which the server listens."""
         return int(getattr(self.listener, "port", 0))
 
-    def leave(self) -> None:
-        """Leave the run as it is: served again, it goes on. May be called in any thread."""
-        if self.service is not None:
-            self.service.detach()
+    def leave(self, by: str = "") -> None:
+        """Leave the run as it is: served again, it goes on. May be called in any thread.
 
-    def finish(self, reason: str = "stopped") -> None:
-        """End the run; its current model is the final one. May be called in any thread."""
+        Args:
+            by: The person who stops it, for the audit. Empty means whoever serves it.
+        """
         if self.service is not None:
-            self.service.finish(reason)
+            self.service.detach(by)
+
+    def finish(self, reason: str = "stopped", by: str = "") -> None:
+        """End the run; its current model is the final one. May be called in any thread.
+
+        Args:
+            reason: Why.
+            by: The person who ends it, for the audit. Empty means whoever serves it.
+        """
+        if self.service is not None:
+            self.service.finish(reason, by)
 
     # ---- in an event loop ----
 

@@ -20,7 +20,7 @@ from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.callbacks.callback_thread import CallbackThread, NoCallbacks
 from offbeat.core.errors import RunError
 from offbeat.core.model import Model
-from offbeat.net.audit import SERVER
+from offbeat.net.audit import SERVER, operator
 from offbeat.net.clock import Clock
 from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.net.server.coordinator import Coordinator
@@ -131,7 +131,7 @@ class Service:
                 await self._round()
             await self._committed()
             if self._coordinator.stopped is None:
-                self._store.audit.record(SERVER, {"action": "run.stop"})
+                self._store.audit.record(self._store.audit.operator, {"action": "run.stop"})
                 await self._checkpoint()
                 self._writer.submit(self._store.abandon, "interrupted")
                 self._tell_exception(KeyboardInterrupt("the server has left the run"))
@@ -162,16 +162,31 @@ class Service:
         self._writer.submit(self._store.abandon, "interrupted")
         await self._close()
 
-    def finish(self, reason: str = "stopped") -> None:
-        """End the run; its current model is the final one. May be called in any thread."""
+    def finish(self, reason: str = "stopped", by: str = "") -> None:
+        """End the run; its current model is the final one. May be called in any thread.
+
+        Args:
+            reason: Why.
+            by: The person who ends it. Empty means whoever serves it.
+        """
+        self._stopped_by(by)
         self._stop_requested = reason
         self._wake_soon()
 
-    def detach(self) -> None:
-        """Stop serving; the run can go on another time. May be called in any thread."""
+    def detach(self, by: str = "") -> None:
+        """Stop serving; the run can go on another time. May be called in any thread.
+
+        Args:
+            by: The person who stops it. Empty means whoever serves it.
+        """
+        self._stopped_by(by)
         self._detaching = True
         self._sessions.stop_accepting()
         self._wake_soon()
+
+    def _stopped_by(self, name: str) -> None:
+        if name:
+            self._store.audit.operator = operator(name)
 
     def snapshot(self) -> Snapshot:
         """The server as it is now; while a batch is under way, as it was before, or a little earlier.
@@ -355,7 +370,8 @@ class Service:
     async def _end(self) -> str:
         """Evaluate the last version, notify the sites, write the final model."""
         reason = self._coordinator.stopped or ""
-        self._store.audit.record(SERVER, {"action": "run.end", "reason": reason})
+        actor = SERVER if self._stop_requested is None else self._store.audit.operator
+        self._store.audit.record(actor, {"action": "run.end", "reason": reason})
         for inbound in self._postponed:
             inbound.release()
         self._sessions.finish(reason)

@@ -16,7 +16,8 @@ from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import (
     ChannelClosedError,
     ChannelRefusedError,
-    ChannelReplacedError,
+    CredentialRefusedError,
+    CredentialRevokedError,
     ProtocolError,
 )
 from offbeat.net.wire.deadline import Deadline
@@ -30,8 +31,9 @@ In = TypeVar("In", FromSite, FromServer)
 MOST_BODIES = 2
 """Unprocessed messages with a body, at most."""
 _ERRORS: dict[str, type[ChannelClosedError]] = {
+    "revoked": CredentialRevokedError,
+    "credential": CredentialRefusedError,
     "refused": ChannelRefusedError,
-    "replaced": ChannelReplacedError,
 }
 """The error of an end by its kind; that of every other kind is `ChannelClosedError`."""
 
