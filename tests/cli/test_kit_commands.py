@@ -18,11 +18,14 @@ from offbeat.cli.join import make_policy
 from offbeat.cli.kit import policy_template
 from offbeat.cli.own_credentials import with_own
 from offbeat.cli.site_access import Access
+from offbeat.cli.state_dir import stopped_by, tell_who_stops
 from offbeat.core.errors import UsageError
 from offbeat.models import MLPSpec
 from offbeat.net import ServerCredentials, ServerOptions, join, serve, server_learner
 from offbeat.net.auth.ca import OwnAuthority
+from offbeat.net.auth.person import person
 from offbeat.net.auth.tokens import Tokens
+from offbeat.net.auth.tokens import read as read_tokens
 from offbeat.net.check import CheckResult, check_access
 from offbeat.net.client.kit_connector import KitConnector
 from offbeat.net.client.policy import SitePolicy
@@ -215,3 +218,17 @@ def test_check_with_a_kit_says_how_long_its_token_lives(kit: Path, state: Path) 
     found = asyncio.run(story())
     assert all(result.passed for result in found)
     assert "the token ends in 90.0 days" in [result.text for result in found]
+
+
+def test_the_command_notes_who_enrols_and_who_revokes(offbeat: Any, state: Path, kit: Path) -> None:
+    assert offbeat("enrol", "east", "--state", state, "--as", "anna")[0] == 0
+    assert offbeat("enrol", "east", "--state", state, "--revoke", "--as", "bert")[0] == 0
+    acts = [(act.action, act.site, act.by) for act in read_tokens(state / "tokens.json").acts]
+    assert acts == [
+        ("site.enrol", "north", person()), ("site.enrol", "east", "anna"), ("site.revoke", "east", "bert"),
+    ]  # fmt: skip
+
+
+def test_a_server_is_told_once_who_stops_it(tmp_path: Path) -> None:
+    tell_who_stops(tmp_path, "anna")
+    assert [stopped_by(tmp_path), stopped_by(tmp_path)] == ["anna", ""]

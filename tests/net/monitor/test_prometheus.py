@@ -47,6 +47,8 @@ def test_numbers_of_the_run():
     }  # fmt: skip
     assert {name: got[f"offbeat_{name}", none] for name in expected} == expected
     assert got["offbeat_rejected_messages_total", frozenset({"NaN"})] == 2
+    for reason in ("replaced", "duplicate", "key", "without key"):
+        assert got["offbeat_rejected_messages_total", frozenset({reason})] == 0, "an alert counts from 0"
     alarmed = samples(replace(SNAPSHOT, guarded=4, skipped=3, rollbacks=2, diverged="so"))
     names = ("guard_refused_updates_total", "skipped_versions_total", "rollbacks_total", "diverged")
     assert [got[f"offbeat_{name}", none] for name in names] == [0, 0, 0, 0]

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import offbeat as ob
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.audit import operator
+from offbeat.net.auth.tokens import enrol
 from offbeat.net.messages import Leave
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.prometheus import exposition
@@ -224,14 +225,18 @@ def test_tokens_and_keys_are_in_the_mirror(tmp_path: Path) -> None:
     a.chmod(0o700)
     (a / "tls" / "ca.key").write_text("key", encoding="utf-8")
     run = served(a, m)
-    (a / "tokens.json").write_text("first", encoding="utf-8")
+    enrol(a / "tokens.json", "north")
     run.step()
     assert (m / "tls" / "ca.key").read_text(encoding="utf-8") == "key"
-    (a / "tokens.json").unlink()
-    (a / "tokens.json").write_text("second", encoding="utf-8")
-    run.store.audit.record(operator(), {"action": "token.renew"})
-    run.store.write_audit()
-    assert (m / "tokens.json").read_text(encoding="utf-8") == "second"
+    enrol(a / "tokens.json", "east")
+    whole = (a / "tokens.json").read_bytes()
+    for data in (whole, b"", whole[:50], None):
+        (a / "tokens.json").unlink()
+        if data is not None:
+            (a / "tokens.json").write_bytes(data)
+        run.store.audit.record(operator(), {"action": "token.renew"})
+        run.store.write_audit()
+        assert (m / "tokens.json").read_bytes() == whole, "the last whole file stays"
     assert (m / "tokens.json").stat().st_mode & 0o777 == 0o600
     run.store.close()
 

@@ -405,15 +405,27 @@ def revoke(path: Path, site: str, by: str = "") -> None:
 def read(path: Path) -> TokenFile:
     """What a file of tokens has. Raises `RunError` if it is not such a file."""
     try:
-        text = read_bytes(path, _MOST_BYTES)
-        if _BARE_HASH.fullmatch(text):
-            return TokenFile({DASHBOARD: (HashedToken("", text.decode().strip()),)})
-        return msgspec.json.decode(text, type=TokenFile)
+        return _decode(read_bytes(path, _MOST_BYTES))
     except (msgspec.DecodeError, ValueError, OSError) as error:
         raise RunError(
             f"tokens = {path}: the file cannot be read ({reason_of(error)}); restore it from a copy, "
             "or delete it and make every token again"
         ) from None
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether these are the bytes of a file of tokens."""
+    try:
+        _decode(data)
+    except (msgspec.DecodeError, ValueError):
+        return False
+    return True
+
+
+def _decode(data: bytes) -> TokenFile:
+    if _BARE_HASH.fullmatch(data):
+        return TokenFile({DASHBOARD: (HashedToken("", data.decode().strip()),)})
+    return msgspec.json.decode(data, type=TokenFile)
 
 
 def _read_if_there(path: Path) -> TokenFile:

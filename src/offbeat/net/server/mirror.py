@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 
 from offbeat.core.errors import OffbeatError, RunError, UsageError, reason_of
 from offbeat.core.release import Release
+from offbeat.net.auth.tokens import is_whole
 from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server.state_files import MIRROR_OF, StateFiles
 from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
@@ -42,6 +43,7 @@ SLOWEST = 10e6
 """Bytes a second that a disk for a mirror writes at least."""
 _OTHERS = ("tokens.json", "dashboard-token", "mlflow-run-id", "wandb-run-id", "tls")
 """Files, and a folder of them, that no commit changes."""
+_TOKENS = ("tokens.json", "dashboard-token")
 _PART = "run.part"
 """The database of a new mirror, until it is whole."""
 _OF_A_DISK = "lost+found"
@@ -222,7 +224,11 @@ class DirectoryMirror:
             if self._seen.get(name) != file_state:
                 target = self.directory / name
                 target.parent.mkdir(mode=0o700, exist_ok=True)
-                write_private(target, (source / name).read_bytes())
+                data = (source / name).read_bytes()
+                if name in _TOKENS and not is_whole(data):
+                    # The last whole file stays, as in the server's memory.
+                    continue
+                write_private(target, data)
         self._seen = file_states
 
 
