@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from msgspec import convert
+
 from offbeat.net.audit import OF_TOKENS, SELECT, AuditLog, Head
-from offbeat.runs.damage import damage
+from offbeat.runs.damage import damage, reading
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import DATABASE
 from offbeat.version import __version__
@@ -28,8 +30,9 @@ def audit_rows(record: RunRecord) -> Iterator[AuditRow]:
 
 def open_audit(audit: AuditLog, record: RunRecord, run: str, action: str) -> None:
     """Let an audit go on where a run's record ends, with a row for this beginning."""
-    head = next((Head(*row) for row in record.select(_LAST)), Head())
-    audit.open(run, head, (line for (line,) in record.select(_TOKEN_LINES)))
+    with reading(record.path / DATABASE):
+        head = next((Head(*convert(row, tuple[int, str])) for row in record.select(_LAST)), Head())
+        audit.open(run, head, (line for (line,) in record.select(_TOKEN_LINES)))
     audit.record(audit.operator, {"action": action, "offbeat": __version__})
 
 

@@ -406,7 +406,7 @@ def read(path: Path) -> TokenFile:
     """What a file of tokens has. Raises `RunError` if it is not such a file."""
     try:
         return _decode(read_bytes(path, _MOST_BYTES))
-    except (msgspec.DecodeError, ValueError, OSError) as error:
+    except (msgspec.DecodeError, ValueError, OSError, RecursionError) as error:
         raise RunError(
             f"tokens = {path}: the file cannot be read ({reason_of(error)}); restore it from a copy, "
             "or delete it and make every token again"

@@ -66,7 +66,7 @@ def fetch_snapshot(
         return _SNAPSHOT.validate_python(json.loads(body))
     except ValidationError as error:
         raise RunError(f"{url} does not answer as a dashboard does: {format_error(error)}") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise RunError(f"{url} does not answer as a dashboard does: that is not JSON") from None
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.json import Decoder
 
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError, reason_of
@@ -153,20 +154,19 @@ class SecretsFile:
 
     def read(self) -> dict[Version, ReleaseSeed]:
         """The seeds by version."""
-        rows = self._read("seeds")
-        return {
-            version: ReleaseSeed(version, tuple(json.loads(tasks)), seed) for version, tasks, seed in rows
-        }
+        with reading(self._path):
+            return {
+                version: ReleaseSeed(version, _tasks(tasks), seed)
+                for version, tasks, seed in self._read("seeds")
+            }
 
     def read_sums(self) -> dict[Version, ReleaseSum]:
         """The sums by version."""
-        rows = self._read("sums")
-        return {
-            version: ReleaseSum(
-                version, tuple(json.loads(tasks)), np.frombuffer(total, "<i4").astype(np.int64)
-            )
-            for version, tasks, total in rows
-        }
+        with reading(self._path):
+            return {
+                version: ReleaseSum(version, _tasks(tasks), np.frombuffer(total, "<i4").astype(np.int64))
+                for version, tasks, total in self._read("sums")
+            }
 
     def _read(self, table: str) -> list[tuple[Any, ...]]:
         """The rows of a table, as they were written: with another seed a release would have two noises."""
@@ -210,6 +210,9 @@ class SecretsFile:
         with closing(self._database):
             self.forget()
         delete_secrets(self._path.parent)
+
+
+_tasks = Decoder(tuple[int, ...]).decode
 
 
 class NoSecrets:

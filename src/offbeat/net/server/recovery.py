@@ -1,10 +1,11 @@
 """Recovery: how a new coordinator gets to where the record of a run ends."""
 
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
+
+import msgspec
 
 from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.journal import Row
@@ -15,7 +16,7 @@ from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.stored_updates import NEWEST, Stored, recorded_update
-from offbeat.runs.damage import damage
+from offbeat.runs.damage import damage, reading
 from offbeat.runs.record import RunRecord
 from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
 from offbeat.runs.schema import DATABASE, Metric
@@ -51,8 +52,10 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
     follow_recorded_rules(coordinator.tensors, record, guard, clients)
     if (earlier := EARLIER.get(recorded_rule(record))) is not None:
         coordinator.driver.collapse = earlier()
-    for name, client, labels in record.sites():
-        coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
+    with reading(record.path / DATABASE):
+        for name, client, labels in record.sites():
+            told = msgspec.json.decode(labels, type=tuple[int, ...]) if labels else None
+            coordinator.registry.add(name, client).labels = told
     restored = snapshots.restore(record, checkpoint)
     if not restored:
         coordinator.replay(record.rows(limit=checkpoint.journal), None)
