@@ -124,6 +124,15 @@ def test_archives_are_unpacked_once(web, no_checksums, tmp_path, name, kind, ins
     assert len(web.asked) == 1
 
 
+@pytest.mark.parametrize(("name", "kind"), [("cifar10", "tar"), ("hapt", "zip")])
+def test_an_archive_that_unpacks_to_more_than_any(web, no_checksums, tmp_path, monkeypatch, name, kind):
+    monkeypatch.setattr(fetch_module, "MOST_DATASET", 6)
+    web.answer = lambda url: Response(archive(kind, "x"))
+    with pytest.raises(RunError, match="it unpacks to more than 6 bytes"):
+        fetch(name, root=tmp_path)
+    assert list((tmp_path / name).iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -1,3 +1,5 @@
+import gzip
+
 import numpy as np
 import pytest
 import torch
@@ -53,6 +55,11 @@ def test_subjects_that_are_not_intact(tmp_path):
     with pytest.raises(UsageError, match=r"IXI090-Guys-09_image.nii.gz: cannot be read") as caught:
         load("fed_ixi", root=tmp_path)
     assert "\n" not in str(caught.value)
+    image = nibabel.Nifti1Image(np.zeros((2, 2, 2), np.float32), np.eye(4))
+    image.header.set_data_shape((2000, 2000, 2000))
+    path.write_bytes(gzip.compress(image.header.binaryblock + bytes(36)))
+    with pytest.raises(UsageError, match=r"larger than the 1073741824 bytes allowed"):
+        load("fed_ixi", root=tmp_path)
     path.unlink()
     with pytest.raises(UsageError, match=r"T1: 0 files \*.nii.gz, not one"):
         load("fed_ixi", root=tmp_path)

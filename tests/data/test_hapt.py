@@ -1,3 +1,5 @@
+import zipfile
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +81,33 @@ def test_broken_and_missing_files(tmp_path):
         load("hapt", root=tmp_path)
     (raw / "labels.txt").write_text("1 3 5 101 490\n")
     with pytest.raises(UsageError, match=r"acc_exp01_user03.txt: cannot be read"):
+        load("hapt", root=tmp_path)
+
+
+def test_windows_that_unpack_to_more_than_any_are_refused_before_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("offbeat.data.hapt.MOST_DATASET", 10_000)
+    write_windows(tmp_path)
+    with pytest.raises(UsageError, match="more than the 10000 bytes allowed"):
+        load("hapt", root=tmp_path)
+
+
+def test_an_array_of_more_values_than_there_is_memory_for(tmp_path):
+    header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000000,), }"
+    array = b"\x93NUMPY\x01\x00" + len(header + b"\n").to_bytes(2, "little") + header + b"\n"
+    (tmp_path / "hapt").mkdir()
+    with zipfile.ZipFile(tmp_path / "hapt" / "windows.npz", "w") as file:
+        file.writestr("x.npy", array)
+    with pytest.raises(UsageError, match="no arrays x, y and user"):
+        load("hapt", root=tmp_path)
+
+
+def test_activities_that_overlap_are_refused_before_their_windows_fill_the_memory(tmp_path):
+    raw = tmp_path / "hapt" / "RawData"
+    raw.mkdir(parents=True)
+    (raw / "labels.txt").write_text("1 3 5 1 640\n" * 1000)
+    for sensor in ("acc", "gyro"):
+        (raw / f"{sensor}_exp01_user03.txt").write_text("1 2 3\n" * 640)
+    with pytest.raises(UsageError, match="its activities overlap"):
         load("hapt", root=tmp_path)
 
 

@@ -9,6 +9,7 @@ from offbeat.core.errors import UsageError
 from offbeat.data import load
 from offbeat.data.dataset import sample_shape
 from offbeat.data.fed_isic2019 import CENTRES
+from offbeat.data.image_files import ImageFiles
 
 
 def write_image(path, height, width, colour):
@@ -113,3 +114,17 @@ def test_fed_isic2019_that_is_not_intact(tmp_path):
     write_image(folder / "ISIC_2019_Training_Input_preprocessed" / "e.jpg", 150, 224, 0)
     with pytest.raises(UsageError, match=r"an image of 150x224 is smaller than 200x200"):
         load("fed_isic2019", root=tmp_path).train.gather(torch.arange(4))
+    for content in (b"\xff\n", b"image\n" + b"x" * 200_000):
+        (folder / "train_test_split").write_bytes(content)
+        with pytest.raises(UsageError, match=r"train_test_split: cannot be read"):
+            load("fed_isic2019", root=tmp_path)
+
+
+def test_an_image_of_more_pixels_than_any_is_refused_before_it_is_decoded(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.png"
+    Image.new("L", (9000, 9000)).save(path)
+    with pytest.raises(UsageError, match=r"81000000 pixels: 67108864 are allowed"):
+        ImageFiles([path], [0], 64)[0]
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(UsageError, match=r"bomb.png: cannot be read"):
+        ImageFiles([path], [0], 64)[0]

@@ -72,7 +72,10 @@ def test_imdb_official_folders_are_the_same(tmp_path):
         (gzip.compress(b'{"text": "a", "label": 2}\n', mtime=0), "line 1 is not"),
         (gzip.compress(b"[]\n", mtime=0), "line 1 is not"),
         (gzip.compress(b"", mtime=0), "there is no review"),
+        (gzip.compress(b"[" * 2**20, mtime=0), "line 1 is not"),
+        (gzip.compress(bytes(2**28 + 1), 1, mtime=0), "unpacks to more than the 268435456 bytes"),
     ],
+    ids=["torn", "no label", "another label", "a list", "empty", "nested", "a bomb"],
 )
 def test_reviews_that_cannot_be_read(tmp_path, content, message):
     (write_lines(tmp_path) / "train.jsonl.gz").write_bytes(content)
@@ -143,6 +146,11 @@ def test_sent140_that_is_not_intact(tmp_path):
     with pytest.raises(UsageError, match=r"put the file training.1600000.processed.noemoticon.csv there"):
         load("sent140", root=tmp_path)
     path = write_sent140(tmp_path, [("ann", 99)])
+    whole = path.read_bytes()
+    path.write_bytes(b"x" * 200_000)
+    with pytest.raises(UsageError, match="cannot be read"):
+        load("sent140", root=tmp_path)
+    path.write_bytes(whole)
     with pytest.raises(UsageError, match="no user has 100 tweets"):
         load("sent140", root=tmp_path)
     path.write_text('"4","1","d","q","u","t"\n"2","1","d","q","u","t"\n')

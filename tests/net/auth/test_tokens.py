@@ -191,7 +191,7 @@ def test_a_page_token_of_an_earlier_version_is_still_valid(tmp_path: Path):
     assert tokens.name(token) is None
 
 
-@pytest.mark.parametrize("text", ["", "abc", "g" * 64, "é", "A" * 64])
+@pytest.mark.parametrize("text", ["", "abc", "g" * 64, "é", "A" * 64, '{"x":' + "[" * 10**5])
 def test_a_file_that_is_neither_is_refused(tmp_path: Path, text: str):
     path = tmp_path / "token"
     path.write_text(text, encoding="utf-8")
