@@ -224,6 +224,7 @@ def test_status_over_tls_trusts_only_what_it_is_told(offbeat: Any, done: Path, t
         (["status", "nowhere"], 2, "is not a run"),
         (["status", "http://"], 2, "is not the address of a dashboard"),
         (["status", "http://[::1"], 2, "is not the address of a dashboard"),
+        (["status", "http://[::1].evil.example/"], 2, "is not the address of a dashboard"),
         (["status", "http://127.0.0.1:1/"], 1, "does not answer"),
         (["status", "http://127.0.0.1:1/"], 1, "the address of a page with TLS begins with https"),
         (["status", "http://127.0.0.1:1/", "--token-file", "nowhere"], 2, "--token-file nowhere"),

@@ -1,8 +1,7 @@
 """Addresses HOST:PORT and unix:PATH, whether one is this machine's own, and names of sites."""
 
 import re
-from contextlib import suppress
-from ipaddress import ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from offbeat.core.errors import UsageError
 
@@ -12,6 +11,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 UNIX = "unix:"
 """Start of the address of a Unix socket."""
+_AUTHORITY = re.compile(r"(?:\[([^][@/?#\\\s]+)\]|([^][:@/?#\\\s]+))(?::[0-9]{0,5})?")
 _LONGEST_PATH = 103
 """Bytes of a Unix socket's path: macOS takes 103, Linux 107."""
 
@@ -52,7 +52,8 @@ def split(address: str) -> tuple[str, int]:
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
     number = int(port) if port.isascii() and port.isdigit() and len(port) <= 5 else -1
-    if not (colon and host and 0 <= number <= 65535) or (":" in host and not bracketed):
+    well_formed = _is_ipv6(host) if bracketed else ":" not in host
+    if not (colon and host and 0 <= number <= 65535 and well_formed):
         raise UsageError(
             f"address {address!r}: it must be HOST:PORT or [IPV6]:PORT, such as 127.0.0.1:8443, "
             "with a port from 0 to 65535"
@@ -60,20 +61,58 @@ def split(address: str) -> tuple[str, int]:
     return host, number
 
 
+def host_of(authority: str) -> str:
+    """The host of "HOST", "HOST:PORT", "[IPV6]" or "[IPV6]:PORT", without brackets; "" for anything else.
+
+    A host that is only a part of another one, such as [::1].example, is no host. In a URL, what is before an
+    @ is no part of an authority.
+    """
+    found = _AUTHORITY.fullmatch(authority)
+    if found is None:
+        return ""
+    bracketed, name = found.groups()
+    return name or (bracketed if _is_ipv6(bracketed) else "")
+
+
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can be at the other end; a name other than localhost may be anything."""
-    try:
-        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+    """Whether only this machine can be at the other end; a name other than localhost may be anything.
+
+    Args:
+        host: A name or an address; one of IPv6 may be in brackets. What `ipaddress` does not take for an
+            address, such as 127.1, counts as a name.
+    """
+    host = host_of(host) if host.startswith("[") and host.endswith("]") else host
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def plain(host: str) -> str:
+    """An address without its zone, and one of IPv4 that IPv6 contains as such; a name as it is."""
+    return str(_address(host.partition("%")[0]) or host)
 
 
 def network(host: str) -> str:
     """The network that counts as one address: an address of IPv4, or 64 bits of IPv6."""
-    with suppress(ValueError):
-        if ip_address(host).version == 6:
-            return str(ip_network(f"{host.partition('%')[0]}/64", strict=False))
-    return host
+    host = plain(host)
+    return str(ip_network(f"{host}/64", strict=False)) if _is_ipv6(host) else host
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    """The address, one of IPv4 that IPv6 contains as such; None for a name, and for one with a zone."""
+    if "%" in host:
+        return None
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
 
 
 def is_name(name: str) -> bool:

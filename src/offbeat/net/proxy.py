@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 from urllib.parse import quote, unquote, urlsplit
 
 from offbeat.core.errors import UsageError
-from offbeat.net.address import is_loopback, socket_path, split
+from offbeat.net.address import host_of, is_loopback, socket_path, split
 
 ENVIRONMENT = "env"
 """The word with which the environment's proxy is taken."""
@@ -51,7 +51,8 @@ class Proxy:
                 f"{option} has the scheme {parts.scheme!r}, and only an HTTP proxy is supported: {_WHAT}; "
                 "for SOCKS, NTLM or Kerberos run a local HTTP proxy that speaks it, such as cntlm"
             )
-        if not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
+        host = host_of(parts.netloc.rpartition("@")[2])
+        if not host or parts.path not in ("", "/") or parts.query or parts.fragment:
             raise UsageError(f"{option} is no URL of a proxy: {_WHAT}")
         user = None if parts.username is None else unquote(parts.username)
         password = unquote(parts.password or "")
@@ -61,7 +62,7 @@ class Proxy:
             password = environ.get(PASSWORD_VARIABLE, "")
         if user is not None and (":" in user or any(c < " " for c in user + password)):
             raise UsageError(f"{option}: its user has no colon, and neither it nor its password a line break")
-        return cls(parts.hostname, 3128 if port is None else port, user, password)
+        return cls(host.lower(), 3128 if port is None else port, user, password)
 
     @property
     def place(self) -> str:

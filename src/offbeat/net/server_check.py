@@ -7,6 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from offbeat.core.errors import UsageError
-from offbeat.net.address import socket_path, split
+from offbeat.net.address import is_loopback, socket_path, split
 from offbeat.net.auth.certificate_dates import problem_with_dates
 from offbeat.net.auth.certificates import SERVER, check_usage
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
@@ -144,11 +145,10 @@ def _names(certificate: x509.Certificate) -> list[str]:
 
 def _is_specific(host: str) -> bool:
     """Whether an address for listening is one that sites could use: a name, or not all addresses."""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return host not in ("", "localhost")
-    return not (address.is_unspecified or address.is_loopback)
+    with suppress(ValueError):
+        if ip_address(host).is_unspecified:
+            return False
+    return bool(host) and not is_loopback(host)
 
 
 def _key(certificate: Path, key: Path | None) -> str:

@@ -221,7 +221,14 @@ def test_without_a_token_only_localhost_is_answered(played: Played) -> None:
             ("localhost:1", 200),
             ("[::1]:1", 200),
             ("127.0.0.1", 200),
+            ("LOCALHOST:1", 200),
             ("evil.example", 403),
+            ("[::1].evil.example", 403),
+            ("[::1].evil.example:1", 403),
+            ("localhost.evil.example:1", 403),
+            ("localhost:1.evil.example", 403),
+            ("127.0.0.1.evil.example", 403),
+            ("localhost@evil.example", 403),
         ):
             async with session.get(url + "api/snapshot", headers={"Host": host}) as answer:
                 assert answer.status == status

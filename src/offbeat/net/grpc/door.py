@@ -11,11 +11,10 @@ import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from ipaddress import ip_address
 from urllib.parse import unquote
 
 from offbeat.net import descriptors
-from offbeat.net.address import network
+from offbeat.net.address import network, plain
 from offbeat.net.refusal_log import RefusalLog
 
 Peer = tuple[str, int]
@@ -130,7 +129,7 @@ def shut_down(descriptor: int, peer: Peer) -> None:
 def peer_of(words: str) -> Peer:
     """The peer that gRPC calls "ipv4:HOST:PORT" or "ipv6:%5BHOST%5D:PORT"."""
     host, _, port = unquote(words.partition(":")[2]).rpartition(":")
-    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+    return plain(host.strip("[]")), int(port) if port.isdigit() else 0
 
 
 def peer_text(peer: Peer) -> str:
@@ -138,16 +137,8 @@ def peer_text(peer: Peer) -> str:
     return f"{peer[0]} port {peer[1]}"
 
 
-def _plain(host: str) -> str:
-    """An address without its zone, and an IPv4 one as such."""
-    with suppress(ValueError):
-        address = ip_address(host.partition("%")[0])
-        return str(getattr(address, "ipv4_mapped", None) or address)
-    return host
-
-
 def _peer(name: object) -> Peer:
-    return (_plain(str(name[0])), int(name[1])) if isinstance(name, tuple) and len(name) > 1 else ("", 0)
+    return (plain(str(name[0])), int(name[1])) if isinstance(name, tuple) and len(name) > 1 else ("", 0)
 
 
 def _port(name: object) -> int:

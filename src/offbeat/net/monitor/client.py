@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.validation import format_error
-from offbeat.net.address import is_loopback
+from offbeat.net.address import host_of, is_loopback
 from offbeat.net.auth.tokens import check_token
 from offbeat.net.monitor.snapshot import Snapshot
 
@@ -44,9 +44,10 @@ def fetch_snapshot(
     except ValueError:
         # The URL is malformed, such as by a bracket that is not closed.
         parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    host = host_of(parts.netloc.rpartition("@")[2])
+    if parts.scheme not in ("http", "https") or not host:
         raise UsageError(f"{url} is not the address of a dashboard, such as https://server:8080/")
-    if parts.scheme == "http" and token is not None and not (unencrypted or is_loopback(parts.hostname)):
+    if parts.scheme == "http" and token is not None and not (unencrypted or is_loopback(host)):
         raise UsageError(
             f"{url}: the token would cross the network readable; use https, or accept that with --unencrypted"
         )
@@ -56,7 +57,7 @@ def fetch_snapshot(
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"--ca {ca} cannot be read: {reason_of(error)}") from None
     try:
-        body = asyncio.run(_get(url, token, tls, loopback=is_loopback(parts.hostname)))
+        body = asyncio.run(_get(url, token, tls, loopback=is_loopback(host)))
     except (aiohttp.ClientError, OSError, ValueError) as error:
         # The text of a failed connection names objects of Python; its cause is for people.
         reason = reason_of(getattr(error, "os_error", error)) or f"nothing came within {TIMEOUT:g} s"

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from offbeat.core.errors import OffbeatError, UsageError, reason_of
 from offbeat.net import descriptors
-from offbeat.net.address import is_loopback
+from offbeat.net.address import host_of, is_loopback
 from offbeat.net.auth.tokens import DASHBOARD, Tokens
 from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.monitor.acceptor import Acceptor
@@ -238,7 +238,7 @@ def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | Non
             refused = _words(401, "this page needs its token: as a bearer, or as the password of any user")
             refused.headers["WWW-Authenticate"] = 'Basic realm="Offbeat", charset="UTF-8"'
             return refused
-    elif not is_loopback(_hostname(request.host)):
+    elif not is_loopback(host_of(request.host)):
         # A page of another site may have sent the browser here by name.
         return _words(403, "without a token this page answers only to localhost")
     if request.can_read_body:
@@ -262,11 +262,6 @@ def token_of(header: str | None) -> str:
         with suppress(ValueError):
             return base64.b64decode(value, validate=True).decode().partition(":")[2]
     return ""
-
-
-def _hostname(host: str) -> str:
-    """A Host header without its port."""
-    return host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
 
 
 def _words(status: int, text: str) -> web.Response:
