@@ -4,9 +4,11 @@ from math import inf, nan
 
 import pytest
 
+from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import (
     NamedMetric,
     base_name,
+    check_metric_names,
     finite,
     first_shown,
     in_order,
@@ -80,3 +82,24 @@ def test_null_in_a_record_is_a_metric_that_is_undefined() -> None:
     read = numbers({"auroc": None, "f1": 0.5})
     assert read["f1"] == 0.5
     assert read["auroc"] != read["auroc"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["loss", "balanced_accuracy", "top-5", "recall@10", "clients.loss.p10", "F1 score", "val/loss",
+     "Sensitivität", "准确率", "स्कोर"],
+)  # fmt: skip
+def test_a_name_of_letters_and_digits_is_a_metrics(name: str) -> None:
+    check_metric_names([name])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "$(touch owned)", "`id`", "a;b", "a=b", "=1+1", "a'b", 'a"b', "a|b", "a\\b", "<b>", "a&b",
+     "a\tb", "a\nb", "\x00", "\x1b[2J", "a\u202eb", "a\u200bb", "a\u00a0b", "a,b", "{label}", "50%"],
+)  # fmt: skip
+def test_what_a_program_could_take_for_more_than_a_name_is_refused(name: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        check_metric_names(["loss", name])
+    assert str(refused.value).startswith(f"metric {name!r} is not allowed: ")
+    assert "\n" not in str(refused.value)

@@ -282,6 +282,7 @@ ZEROS = {"weight": np.zeros((3, 4)), "bias": np.zeros(3)}
         (submitting({**ZEROS, "bias": np.zeros(2)}), r"bias has shape \(3,\), and the loop gives \(2,\)"),
         (submitting([np.zeros(3)]), "the model has 2 tensors, and the loop gives 1"),
         (submitting(ZEROS, metrics={"auc": "high"}), "metric 'auc' is a str: submit numbers"),
+        (submitting(ZEROS, metrics={"$(id)": 1.0}), "is not allowed: a metric's name has letters"),
         (lambda task: task.penalized(torch.zeros(())), r"task\.penalized needs the weights: call"),
         (lambda task: task.load_into(nn.Linear(3, 3)), r"Linear is not the run's model: weight is a"),
         (lambda task: task.load_into(linear().requires_grad_(False)), "a frozen one, here"),

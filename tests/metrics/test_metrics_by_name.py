@@ -69,6 +69,7 @@ class Uncopyable(Accuracy):
         ({"loss": "mae"}, 'metric "loss": every evaluation has the loss'),
         ({"": "mae"}, "metrics has the name ''"),
         ({1: "mae"}, "metrics has the name 1: names are strings"),
+        ({"$(id)": "mae"}, "is not allowed: a metric's name has letters"),
     ],
 )
 def test_what_is_not_allowed_is_told_in_one_line(wanted, message):

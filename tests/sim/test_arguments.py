@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 import offbeat as ob
 from offbeat.algorithms.factory import algorithm
 from offbeat.core.errors import UsageError
+from offbeat.core.learner import LocalResult
 from offbeat.core.staleness import StalenessWeight
 from offbeat.runs.record import read_run
 
@@ -126,3 +128,26 @@ def test_evaluations_without_end() -> None:
     """At 1e18 seconds the next second is the same number: there would be no end of them."""
     with pytest.raises(UsageError, match=r"evaluate\.seconds = 1 would measure the model more than"):
         ob.simulate(ob.fedavg(steps=1), ob.World(1e18, clients=2), until=UNTIL, evaluate=ob.Every(seconds=1))
+
+
+class Named(ob.NoTraining):
+    """Finds a metric whose name would be a command of a shell, in its tasks or in evaluations."""
+
+    def __init__(self, **found: Any) -> None:
+        super().__init__(2, parameters=2)
+        self._found = found
+
+    def train(self, *given: Any) -> LocalResult:
+        return replace(super().train(*given), metrics=self._found.get("train", {}))
+
+    def evaluate(self, *_: Any) -> dict[str, float]:
+        return self._found.get("evaluate", {})
+
+
+@pytest.mark.parametrize("place", ["train", "evaluate"])
+def test_the_name_of_a_metric_of_an_own_learners_is_checked(tmp_path: Path, place: str) -> None:
+    """In a run's record it would make all of the run unreadable."""
+    learner = Named(**{place: {"$(id)": 1.0}})
+    with pytest.raises(UsageError, match=r"^metric '\$\(id\)' is not allowed: a metric's name has letters"):
+        ob.simulate(ob.fedavg(steps=1), ob.World(1.0, clients=2), learner, until=UNTIL, out=tmp_path / "run")
+    assert read_run(tmp_path / "run").status != "finished"

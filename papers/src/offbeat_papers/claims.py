@@ -1,6 +1,5 @@
 """All judged claims as a table: of the page of claims, and of the dataset."""
 
-import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
 from math import exp, isfinite
@@ -8,6 +7,7 @@ from pathlib import Path
 from statistics import median
 
 from offbeat.report.statistics import CONFIDENCE
+from offbeat.runs.csv_text import csv_text
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.arm_rows import ItemRows
 from offbeat_papers.experiments import JudgedExperiment
@@ -128,10 +128,9 @@ def _amount(claim: JudgedClaim, value: float | None) -> float | None:
 
 def write_claims(judged: Sequence[JudgedExperiment], path: Path) -> Path:
     """Write all claims as CSV; returns the path."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([field.name for field in fields(ClaimRow)])
-        writer.writerows(["" if v is None else v for v in astuple(row)] for row in claim_rows(judged))
+    heads = [field.name for field in fields(ClaimRow)]
+    text = csv_text([heads, *map(astuple, claim_rows(judged))])
+    path.write_text(text, encoding="utf-8", newline="")
     return path
 
 

@@ -21,6 +21,7 @@ from msgspec import ValidationError, convert
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.metric_names import CLIENTS, WORST
 from offbeat.documents import read_text
+from offbeat.runs.csv_text import csv_text, text_of
 from offbeat.runs.files import sync_directory
 from offbeat.runs.permissions import file_mode
 from offbeat.verdicts.cost import Cost
@@ -380,7 +381,7 @@ def _read(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]
     try:
         if text and list(reader.fieldnames or ()) != list(columns):
             raise UsageError(f"{path} has other columns than this version writes: move it away")
-        rows = [(reader.line_num, row) for row in reader]
+        rows = [(reader.line_num, _texts(row)) for row in reader]
     except csv.Error as error:
         raise UsageError(f"{path} cannot be read: line {reader.line_num + 1}: {error}") from None
     for line, row in rows:
@@ -389,20 +390,22 @@ def _read(path: Path, columns: Sequence[str]) -> list[tuple[int, dict[str, str]]
     return rows
 
 
+def _texts(row: dict[str, str]) -> dict[str, str]:
+    """A row as it was given; of one with more or fewer cells than columns, which is refused, as it is."""
+    whole = None not in row and None not in row.values()
+    return {name: text_of(cell) for name, cell in row.items()} if whole else row
+
+
 def _append(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
     """Append rows to a file, after its last whole line; the first time its head too."""
     if not rows:
         return
     old = path.read_bytes() if path.exists() else b""
     whole = old[: old.rfind(b"\n") + 1]
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    if not whole:
-        writer.writeheader()
-    writer.writerows(rows)
+    text = csv_text([*([] if whole else [list(rows[0])]), *(list(row.values()) for row in rows)])
     with path.open("r+b" if path.exists() else "xb") as file:
         file.truncate(len(whole))
         file.seek(len(whole))
-        file.write(text.getvalue().encode())
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())

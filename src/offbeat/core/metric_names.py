@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite, nan
+from unicodedata import category
 
-from offbeat.core.printable import has_control
+from offbeat.core.errors import UsageError
 
 LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "mse", "rmse", "error"})
 """Last words of the names of metrics of which less is better, such as "calibration_error"."""
@@ -14,6 +16,9 @@ SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "auroc", "dice", "exa
 
 COLUMNS = frozenset({"t", "version", "tasks", "bytes_up", "bytes_down"})
 """Columns of an evaluation beside its metrics: no metric has such a name."""
+
+_OTHERS = "_-.@/ "
+_MARKS = frozenset({"Mn", "Mc"})  # vowels and accents of many scripts
 
 CLIENTS = "clients."
 """Start of the names of metrics of the clients' own evaluations."""
@@ -90,9 +95,25 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-def is_printable(name: str) -> bool:
-    """Whether a name can be that of a metric: it goes into tables, files and terminals as it is."""
-    return bool(name) and not has_control(name)
+def check_metric_names(names: Iterable[str]) -> None:
+    """Raise `UsageError` for a name that cannot be that of a metric."""
+    for name in names:
+        if (problem := problem_of_name(name)) is not None:
+            raise UsageError(f"metric {name!r:.60} is not allowed: {problem}")
+
+
+@lru_cache(1024)
+def problem_of_name(name: str) -> str | None:
+    """Why a name cannot be that of a metric, in words; None if it can.
+
+    A name goes into tables, files, spreadsheets and terminals as it is, so no program may take it for more
+    than words.
+    """
+    if not name.strip():
+        return "give it a name"
+    if all(c.isalnum() or c in _OTHERS or category(c) in _MARKS for c in name):
+        return None
+    return f"a metric's name has letters, digits and the characters {_OTHERS!r}"
 
 
 def numbers(recorded: Mapping[str, float | None]) -> dict[str, float]:

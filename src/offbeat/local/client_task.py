@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
+from offbeat.core.metric_names import check_metric_names
 from offbeat.core.model import Arrays, Model, Tensors, to_arrays
 from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
@@ -429,6 +430,7 @@ def again(batches: Iterable[T]) -> Iterator[T]:
 
 
 def _number(name: str, value: Any) -> float:
+    check_metric_names([name])
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -158,6 +158,7 @@ def _checked_name(name: Any) -> str:
         raise UsageError(
             f"metrics has the name {_shown(name)}: names are strings with at least one character"
         )
+    metric_names.check_metric_names([name])
     if name == LOSS or name in metric_names.COLUMNS:
         what = "the loss" if name == LOSS else "a column of this name"
         raise UsageError(

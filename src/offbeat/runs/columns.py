@@ -8,7 +8,7 @@ from typing import Annotated, Any, NotRequired, Required, TypedDict
 from msgspec import Meta, Struct, ValidationError, convert
 
 from offbeat.core.journal import Row
-from offbeat.core.metric_names import is_printable, numbers
+from offbeat.core.metric_names import numbers, problem_of_name
 from offbeat.runs.schema import ClientMetric, Metric
 
 MOST_CLIENTS = 2**20
@@ -270,8 +270,8 @@ def _found(data: str) -> dict[str, float | None]:
 def _check_names(metrics: Iterable[str]) -> None:
     """Raises `ValueError` for a name that cannot be that of a metric."""
     for name in metrics:
-        if not is_printable(name):
-            raise ValueError(f"metric {name!r:.60} is not a printable name")
+        if (problem := problem_of_name(name)) is not None:
+            raise ValueError(f"metric {name!r:.60}: {problem}")
 
 
 def client_row(*columns: Any) -> tuple[int, int, str | None]:

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from io import StringIO
 from typing import Any
 
-_BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+# Some spreadsheets take the wide forms of these characters for them, and leave out a line break before them.
+_BEGIN_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 
 def csv_text(rows: Iterable[Sequence[Any]], end: str = "\n") -> str:
@@ -22,6 +23,11 @@ def csv_text(rows: Iterable[Sequence[Any]], end: str = "\n") -> str:
     writer = csv.writer(out, lineterminator=end)
     writer.writerows([_cell(value) for value in row] for row in rows)
     return out.getvalue()
+
+
+def text_of(cell: str) -> str:
+    """The text of a cell that `csv_text` wrote."""
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(_BEGIN_FORMULAS) else cell
 
 
 def _cell(value: Any) -> Any:

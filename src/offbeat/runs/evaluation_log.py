@@ -5,10 +5,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics, Version
 from offbeat.core.limits import EarlyStopping, Until
-from offbeat.core.metric_names import CLIENTS, NamedMetric, finite, is_printable
+from offbeat.core.metric_names import CLIENTS, NamedMetric, check_metric_names, finite
 from offbeat.runs.schema import Metric
 
 
@@ -61,9 +60,7 @@ class EvaluationLog:
         Raises:
             UsageError: A name cannot be that of a metric.
         """
-        for name in metrics:
-            if not is_printable(name):
-                raise UsageError(f"metric {name!r:.60} is not allowed: give it a name that can be printed")
+        check_metric_names(metrics)
         others = dict(metrics)
         loss, accuracy = others.pop("loss", None), others.pop("accuracy", None)
         row = Metric(self.count, time, version, tasks, bytes_up, bytes_down, loss, accuracy, others or None)

@@ -22,6 +22,7 @@ from offbeat.core.learner import (
     evaluation_inputs,
 )
 from offbeat.core.limits import check_found
+from offbeat.core.metric_names import check_metric_names
 from offbeat.core.model import Model, Tensors
 from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.recorded import RecordedJournal, ReplayError
@@ -154,6 +155,7 @@ class LiveBackend:
         if task in self._finished:
             return self._finished.pop(task)
         result = self._executor.result(task)
+        check_metric_names(result.metrics)
         self._submitted.discard(task)
         return result
 

@@ -182,6 +182,7 @@ def test_sites_that_hold_out_nothing_are_never_asked() -> None:
         (found(0, samples=9), "samples = 9 is not allowed: the site registered with 8 held out"),
         (EvaluationResult(0, 8, {"": 1.0}), "metric '' is not allowed"),
         (EvaluationResult(0, 8, {"a\nb": 1.0}), "is not allowed"),
+        (EvaluationResult(0, 8, {"$(id)": 1.0}), "metric '$(id)' is not allowed: a metric's name has"),
         (EvaluationResult(0, 8, {"count": 1.0}), "metric 'count' is not allowed"),
         (EvaluationResult(0, 8, {"loss.worst": 1.0}), "metric 'loss.worst' is not allowed"),
     ],

@@ -19,7 +19,7 @@ from offbeat.core.guard import norms_of
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST, is_printable
+from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST, problem_of_name
 from offbeat.core.model import Model
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.net.messages import LABELS_NEEDED, EvaluationResult, Register, UpdateSubmission
@@ -102,9 +102,9 @@ def check_metrics(metrics: Metrics, ranges: Mapping[str, tuple[float, float]] = 
         InvalidUpdateError: A metric is out of its range, or its name is not one that a metric can have.
     """
     for name, value in metrics.items():
-        if name in _TAKEN or not is_printable(name):
-            why = "is a name of the server's own" if name in _TAKEN else "is not a printable name"
-            raise InvalidUpdateError(f"metric {name!r} {why}: choose another", "metrics")
+        why = "it is a name of the server's own" if name in _TAKEN else problem_of_name(name)
+        if why is not None:
+            raise InvalidUpdateError(f"metric {name!r:.60} is not allowed: {why}", "metrics")
         if not isfinite(value):
             raise InvalidUpdateError(f"metric {name!r} is {value}: it must be finite", "not finite")
         least, most = ranges.get(name, (-LARGEST_METRIC, LARGEST_METRIC))
@@ -128,8 +128,10 @@ def check_evaluation(result: EvaluationResult, held_out: int) -> dict[str, float
         reason = f"samples = {result.samples} is not allowed: the site registered with {held_out} held out"
         raise InvalidUpdateError(reason, "evaluation")
     for name, value in result.metrics.items():
-        if not is_printable(name) or name == "count" or name.rpartition(".")[2] in _STATISTICS:
-            raise InvalidUpdateError(f"metric {name!r} is not allowed: choose another name", "metrics")
+        taken = name == "count" or name.rpartition(".")[2] in _STATISTICS
+        why = "it is a name of the server's own" if taken else problem_of_name(name)
+        if why is not None:
+            raise InvalidUpdateError(f"metric {name!r:.60} is not allowed: {why}", "metrics")
         if name in SHARES and not isnan(value) and not -1e-6 <= value <= 1 + 1e-6:
             raise InvalidUpdateError(f"metric {name!r} is {value:g}: it must be from 0 to 1", "metrics")
     return {n: float(v) if abs(v) <= LARGEST_METRIC else nan for n, v in result.metrics.items()}
