@@ -61,7 +61,7 @@ ob.expose(noted)
 @pytest.fixture(autouse=True)
 def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("OFFBEAT_OPENED_MODULES", "{}")
     Path("a_ward.py").write_text(WARD, encoding="utf-8")
     Path("another_ward.py").write_text("from a_ward import make, method, noted, Box\n", encoding="utf-8")
     yield
@@ -88,7 +88,7 @@ def test_nothing_else_of_an_allowed_module_is_used(name: str) -> None:
 def test_a_module_exposes_what_it_defines() -> None:
     for name in ("make", "Box"):
         with pytest.raises(NotAllowedError, match="does not expose"):
-            ob.Allowed.of(["another_ward"]).load(f"another_ward:{name}", "model")
+            ob.Allowed.of(["another_ward", "a_ward"]).load(f"another_ward:{name}", "model")
 
 
 def test_a_function_can_be_allowed_by_itself() -> None:

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from offbeat.core.errors import UsageError
-from offbeat.named import EXPOSED, load_named
+from offbeat.named import EXPOSED, load_named, open_modules
 
 T = TypeVar("T")
+
+CALLBACKS = frozenset({"csv", "mlflow", "tensorboard", "wandb"})
+"""Built-in callbacks: such a name allows what the callback reaches, and no module of the same name."""
 
 
 class NotAllowedError(UsageError):
@@ -52,7 +55,8 @@ class Allowed:
     """The modules and functions that names may import.
 
     Attributes:
-        names: Each is "module", whose exposed functions may be named, or "module:function".
+        names: Each is "module", whose exposed functions may be named, or "module:function"; or one of
+            `CALLBACKS`, which may then leave the run's directory.
         installed: The same, for modules that are neither in the current directory nor in `folders`.
         folders: Folders that come from others: those of a recipe or of a run's record.
         note: The reason why less is allowed than the person may expect; "" means that there is none.
@@ -83,6 +87,10 @@ class Allowed:
         """The same, with further names."""
         return type(self)((*self.names, *names), self.installed, self.folders, self.note)
 
+    def has(self, callback: str) -> bool:
+        """Whether a built-in callback may leave the run's directory."""
+        return callback in (*self.names, *self.installed)
+
     def check(self, text: str, option: str) -> None:
         """Check that a name is allowed; nothing is imported.
 
@@ -107,6 +115,8 @@ class Allowed:
             UsageError: There is no such module or function, or the module raises while it is imported.
         """
         in_directory, by_name = self._grant(text, option)
+        if in_directory:
+            open_modules(name.partition(":")[0] for name in self.names if name not in CALLBACKS)
         function = load_named(text, option, in_directory=in_directory)
         module, _, attribute = text.partition(":")
         if not by_name and ("." in attribute or not _is_exposed(function, module)):
@@ -121,11 +131,12 @@ class Allowed:
         module, colon, attribute = text.partition(":")
         if not (module and colon and attribute):
             raise UsageError(f"{option} {text}: give module:function")
-        for entry in (text, module):
+        entries = (text,) if module in CALLBACKS else (text, module)
+        for entry in entries:
             if entry in self.names:
                 return True, entry == text
         note = self.note
-        for entry in (text, module):
+        for entry in entries:
             if entry in self.installed:
                 place = _package_path(module)
                 if place is None or not self._comes_along(place):

@@ -1,10 +1,13 @@
 """Functions of users by name, "module:function": their import, and errors in it."""
 
+import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import reduce
 from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from traceback import extract_tb, walk_tb
 from typing import Any
@@ -29,9 +32,8 @@ def load_named(text: str, option: str, *, in_directory: bool = True) -> Any:
     module, colon, attribute = text.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{option} {text}: give module:function")
-    if in_directory and (place := str(Path.cwd())) not in sys.path:
-        # The directory stays in the path for what the module imports later.
-        sys.path.append(place)
+    if in_directory:
+        open_modules([module])
     try:
         with named_errors(text, option, passing=ModuleNotFoundError):
             imported = import_module(module)
@@ -47,6 +49,41 @@ def load_named(text: str, option: str, *, in_directory: bool = True) -> Any:
         return reduce(getattr, attribute.split("."), imported)
     except AttributeError:
         raise UsageError(f"{option} {text}: the module {module} has no {attribute}") from None
+
+
+_OPENED = "OFFBEAT_OPENED_MODULES"
+"""The environment variable, which worker processes get too, with the folders of opened modules by name."""
+
+
+def open_modules(modules: Iterable[str]) -> None:
+    """Let modules be imported from the current directory, where they are not installed.
+
+    Nothing else there can be imported, such as a file with the name of an optional library: the directory may
+    come from somebody else.
+
+    Args:
+        modules: Their names; a module in a package opens the package.
+    """
+    opened = {module.partition(".")[0]: str(Path.cwd()) for module in modules}
+    os.environ[_OPENED] = json.dumps({**_opened(), **opened})
+
+
+def _opened() -> dict[str, str]:
+    folders: dict[str, str] = json.loads(os.environ.get(_OPENED, "{}"))
+    return folders
+
+
+class _OpenedModules:
+    """Finds opened modules, as the last of Python's finders."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, _: object = None) -> ModuleSpec | None:
+        if path is not None or (folder := _opened().get(name)) is None:
+            return None
+        return PathFinder.find_spec(name, [folder])
+
+
+sys.meta_path.append(_OpenedModules)
 
 
 @contextmanager
@@ -86,4 +123,8 @@ def _one_line_error(text: str, option: str, error: Exception) -> UsageError:
     elif own:
         place = extract_tb(error.__traceback__)[own[-1]]
         where = f"{place.filename}:{place.lineno}: "
-    return UsageError(f"{option} {text}: {where}{type(error).__name__}: {' '.join(str(error).split())}")
+    told = f"{option} {text}: {where}{type(error).__name__}: {' '.join(str(error).split())}"
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and PathFinder.find_spec(missing.partition(".")[0], [str(Path.cwd())]):
+        told += f"; one is in the current directory: give --allow {missing} too (in Python allow=)"
+    return UsageError(told)

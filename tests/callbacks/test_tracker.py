@@ -126,7 +126,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
     monkeypatch.delitem(sys.modules, library, raising=False)
     line = re.escape(f"{library} is not installed: {install_hint(library)}")
     with pytest.raises(UsageError, match=f"^{line}"):
-        make_callbacks([library])
+        make_callbacks([library], [library])
     with pytest.raises(UsageError, match=f"^{line}"):
         tracker().on_start(live_run(tmp_path))
 
@@ -136,7 +136,7 @@ def test_the_trackers_libraries_are_imported_when_a_run_starts(tmp_path: Path):
     script = tmp_path / "make.py"
     script.write_text(
         "import sys\nfrom offbeat.callbacks.callbacks_by_name import make_callbacks\n"
-        "made = make_callbacks(['csv', 'tensorboard', 'mlflow'])\n"
+        "made = make_callbacks(['csv', 'tensorboard', 'mlflow'], ['mlflow'])\n"
         "print(len(made), {'tensorboard', 'mlflow', 'wandb'} & {*sys.modules})"
     )
     out, errors = Fork(script).communicate()

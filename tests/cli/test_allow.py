@@ -56,6 +56,9 @@ def test_what_is_typed_is_allowed_by_name_only(home: Path) -> None:
     assert list(typed_names("loss=clinic:loss,clinic:other")) == ["clinic:loss", "clinic:other"]  # a sweep
     assert list(typed_names("callbacks=[{name: my:Notes}]")) == ["my:Notes"]
     assert list(typed_names("algorithms.a:b.steps=3")) == []
+    assert list(typed_names("callbacks=[mlflow, {name: csv, path: a}, cvs, 3]")) == ["mlflow", "csv"]
+    for text in ("callbacks=csv", "algorithm=csv", "data.options={callbacks: [csv]}", "csv"):
+        assert list(typed_names(text)) == []
 
 
 def test_a_file_that_others_can_write_does_not_count(home: Path) -> None:

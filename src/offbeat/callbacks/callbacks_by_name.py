@@ -25,7 +25,7 @@ CALLBACKS: dict[str, Callable[..., Callback]] = {
 }
 """Built-in callbacks by name."""
 
-_PLACES = frozenset({"directory", "path", "tracking_uri"})
+_PLACES = ("directory", "path", "tracking_uri")
 """Options of built-in callbacks that say where they write."""
 
 Entry = str | Mapping[str, Any]
@@ -38,42 +38,59 @@ def make_callbacks(entries: Sequence[Entry], allow: Allow = NOTHING) -> list[Cal
     Args:
         entries: Each is the name of a built-in callback, "module:function" with the user's function or class
             that returns a `Callback`, or a mapping with such a `name` and options.
-        allow: The modules and functions that may be named in this way.
+        allow: The modules and functions that may be named in this way, and the built-in callbacks that may
+            leave the run's directory.
 
     Raises:
+        NotAllowedError: A callback leaves the run's directory, or is a function, and is not allowed.
         UsageError: A name or an option is unknown, a value is not allowed, a library is not installed, or
             the function raises or returns something else.
     """
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise UsageError(f"callbacks = {entries!r} is not allowed: give a list, such as [csv]")
     allowed = Allowed.of(allow)
+    check_reach(entries, allowed)
     return [_make(entry, allowed) for entry in entries]
 
 
-def check_recorded(entries: Sequence[Entry], allow: Allow = NOTHING) -> None:
-    """Check that callbacks of a run's record, which may come from others, write nothing outside of the run.
+def check_reach(entries: Sequence[Entry], allow: Allow = NOTHING) -> None:
+    """Check that built-in callbacks leave the run's directory only where a person allows it.
+
+    Recipes and runs' directories come from others, and a place in them can be any file of the user's. Any
+    place that is named counts as outside, wherever it leads: a link or a later start from another directory
+    could lead it out.
 
     Args:
-        entries: The recorded callbacks.
-        allow: What a person allows; the name of a built-in callback allows its places.
+        entries: The callbacks, as of `make_callbacks`.
+        allow: What a person allows; the name of a built-in callback allows all that it reaches.
 
     Raises:
-        NotAllowedError: One names a place, and its name is not allowed.
+        NotAllowedError: One leaves the run's directory, and its name is not allowed.
     """
-    names = Allowed.of(allow).names
+    allowed = Allowed.of(allow)
     for entry in entries:
-        options = entry if isinstance(entry, Mapping) else {}
+        options = entry if isinstance(entry, Mapping) else {"name": entry}
         name = options.get("name")
         # A name that is no built-in callback's is refused when the callback is made.
-        if not isinstance(name, str) or name not in CALLBACKS or name in names:
+        if not isinstance(name, str) or name not in CALLBACKS or allowed.has(name):
             continue
-        for option in sorted(_PLACES.intersection(options)):
-            if options[option] is not None:
-                raise NotAllowedError(
-                    f"callbacks {name}: the run's directory asks for {option} = "
-                    f"{str(options[option])!r:.60}, outside of itself; if you trust it, give --allow {name} "
-                    f"(in Python allow=[{name!r}]), or name callbacks anew"
-                )
+        if (reached := _reached(name, options)) is not None:
+            raise NotAllowedError(
+                f"callbacks {name}: {reached} is outside of the run's directory; if you trust what asks for "
+                f"it, give --allow {name} (in Python allow=[{name!r}]), or name callbacks anew"
+            )
+
+
+def _reached(name: str, options: Mapping[str, Any]) -> str | None:
+    """What a built-in callback writes or contacts outside of its run's directory; None if it does not."""
+    for option in _PLACES:
+        if options.get(option) is not None:
+            return f"{option} = {str(options[option])!r:.60}"
+    if name == "mlflow":
+        return "the database or the server of MLflow"
+    if name == "wandb" and options.get("mode") != "offline":
+        return "the server of W&B, without mode: offline,"
+    return None
 
 
 def _make(entry: Entry, allowed: Allowed) -> Callback:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.callbacks.callback import LiveRun
-from offbeat.callbacks.tracker import Ending, RunTracker, no_directory, values
+from offbeat.callbacks.tracker import Ending, RunTracker, folder_name, no_directory, values
 from offbeat.core.validation import checked_dataclass
 from offbeat.documents import user_path
 from offbeat.runs.csv_text import csv_text
@@ -37,7 +37,7 @@ class CSVTracker(RunTracker):
             if run.directory is None:
                 raise no_directory("path")
             return CSVFile(run.directory / FILE, run.past)
-        named = str(self.path).replace("{label}", run.label).replace("{seed}", str(run.seed))
+        named = str(self.path).replace("{label}", folder_name(run)).replace("{seed}", str(run.seed))
         return CSVFile(user_path(named), run.past)
 
 

@@ -12,6 +12,7 @@ from offbeat.callbacks.tracker import (
     Status,
     best_points,
     flat,
+    folder_name,
     no_directory,
     points,
     recipe_text,
@@ -42,7 +43,7 @@ class TensorBoardTracker(RunTracker):
 
     def open(self, run: LiveRun) -> "EventFile":
         if self.directory is not None:
-            return EventFile(self.directory / run.label / f"seed-{run.seed}", run)
+            return EventFile(self.directory / folder_name(run) / f"seed-{run.seed}", run)
         if run.directory is None:
             raise no_directory("directory")
         check_own_folder(run.directory / FOLDER)

@@ -113,6 +113,11 @@ def run_name(run: LiveRun) -> str:
     return f"{run.label} seed {run.seed}"
 
 
+def folder_name(run: LiveRun) -> str:
+    """The label as one part of a path; a run's record, which may come from others, has any label."""
+    return re.sub(r"[/\\\0]|^\.", "_", run.label)
+
+
 def values(metrics: Metric) -> dict[str, float]:
     """The metrics of an evaluation by name, as they are read from a run's directory: NaN for infinity too."""
     return {name: nan if finite(value) is None else value for name, value in metrics.found.items()}

@@ -2,7 +2,7 @@
 
 A name that a person types on the command line is the person's word. A name that comes out of a file is
 not, be it a recipe, a study or a run's directory: it needs `--allow`, or an entry in the file of allowed
-names.
+names. So does a built-in callback that leaves the run's directory, such as `csv` with a `path`.
 """
 
 import os
@@ -23,8 +23,9 @@ AllowOption = Annotated[
     list[str] | None,
     typer.Option(
         "--allow",
-        metavar="MODULE[:FUNCTION]",
-        help="code that a file or server may name: a module's exposed functions, or one function; repeatable",
+        metavar="NAME",
+        help="what a file or server may name: MODULE (what it exposes), MODULE:FUNCTION, or a callback such "
+        "as csv, with its places; repeatable",
     ),
 ]
 VARIABLE = "OFFBEAT_ALLOWED_NAMES"
@@ -41,12 +42,14 @@ def allowed_names(
     Args:
         allow: The values of `--allow`.
         folders: The folders of the recipe, the study or the run's record. None is what has no folder.
-        typed: Texts that the person has typed, such as those of `--set`: the names in them are allowed.
+        typed: Texts that the person has typed, such as those of `--set`: the names in them are allowed. They
+            replace all of a recipe's callbacks where they give any.
 
     Raises:
         UsageError: A value of `--allow` is no name.
     """
-    from offbeat.allowed import Allowed, is_entry
+    from offbeat.allowed import CALLBACKS, Allowed, is_entry
+    from offbeat.named import open_modules
 
     for name in allow or ():
         if not is_entry(name):
@@ -54,6 +57,8 @@ def allowed_names(
     beside = tuple(folder.resolve() for folder in folders if folder is not None)
     own = [name for texts in typed for text in texts or () for name in typed_names(text)]
     installed, note = _read(beside)
+    # What a module that the person typed imports from the current directory is allowed by its own name.
+    open_modules(name.partition(":")[0] for name in allow or () if name not in CALLBACKS)
     return Allowed((*(allow or ()), *own), installed, beside, note)
 
 
@@ -64,15 +69,20 @@ def recipe_folder(recipe: str) -> Path | None:
 
 
 def typed_names(text: str) -> Iterator[str]:
-    """The names in a text such as `algorithm=mine:schedule` or `mine:schedule`."""
+    """The names in a text such as `algorithm=mine:schedule` or `mine:schedule`, and those of callbacks."""
+    from offbeat.allowed import CALLBACKS
     from offbeat.documents import parse_yaml
 
     if _NAME.fullmatch(text):
         yield text
         return
-    value = text.partition("=")[2]
+    key, _, value = text.partition("=")
     wrapped = f"[{value}]" if "," in value and not value.strip().startswith(("[", "{")) else value
-    yield from _names(parse_yaml(wrapped, text))
+    given = parse_yaml(wrapped, text)
+    yield from _names(given)
+    if key == "callbacks" and isinstance(given, list):
+        entries = (entry.get("name") if isinstance(entry, dict) else entry for entry in given)
+        yield from (entry for entry in entries if entry in CALLBACKS)
 
 
 def _names(value: Any) -> Iterator[str]:

@@ -85,7 +85,7 @@ def compare(
     execution = executor_options.execution(
         "0", executor, ray_address, client_memory, share=processes, keep_checkpoint=False
     )
-    allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks, sweeps, names if labels else ())
+    allowed = allowed_names(allow, [recipe_folder(recipe)], changes, sweeps, names if labels else ())
     planned = plan(loaded, names, seeds or loaded.seeds, folder, execution, metric=measured, allow=allowed)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     known = {*names, *(run.label for run in planned)}

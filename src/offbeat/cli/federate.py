@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from offbeat.cli import common_options
-from offbeat.cli.allow import AllowOption
+from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out, repeatable
 from offbeat.cli.keys import split_sets
 from offbeat.cli.serve import GROUPS, helpers_of_run, make_server_options
@@ -69,12 +69,15 @@ def federate(
     A recipe with secure aggregation gets its helpers too: here they show how a run goes, and protect nothing.
     Called again with the same --out, it goes on with a federation that was interrupted.
     """
-    from offbeat.recipes.load import load_recipe
+    from offbeat.recipes.load import load_recipe, own_recipe
+    from offbeat.recipes.names import check_names
 
     of_the_recipe, settings = split_sets(sets, GROUPS)
     loaded = load_recipe(recipe, sets=of_the_recipe, seed=seed)
+    # The server would refuse a name or a key as well, but only in its log.
+    allowed = allowed_names(allow, [recipe_folder(recipe)], of_the_recipe)
+    check_names(own_recipe(loaded, loaded.algorithm), allowed)
     with requires_extra("net"):
-        # The server would refuse a wrong key as well, but only in its log.
         options = make_server_options(loaded, sites, settings.get("server", {}))
     helpers = helpers_of_run(options, loaded)
     shares = _data_of_sites(loaded, sites, data)

@@ -165,6 +165,7 @@ def join(
         raise UsageError("give --data, or --learner, which has data of its own")
     if model is not None and (learner is not None or ":" not in model):
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
+    allowed = allowed_names(allow)
     dataset = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
     own_policy = make_policy(policy, settings.get("policy"))
@@ -175,7 +176,7 @@ def join(
         raise UsageError("--set examples needs --state: what is spent must outlive the process")
     taking_part = partial(
         join_run, connect, dataset,
-        model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
+        model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed,
         validation=validation, state=state, device=device, threads=site_options.threads,
         give_up_after=give_up,
         keep_model=keep_model, min_step_seconds=site_options.min_step_seconds, policy=own_policy,

@@ -167,11 +167,10 @@ def serve(
     unencrypted = dashboard is not None and dashboard.startswith(PLAIN)
     dashboard = None if dashboard is None else dashboard.removeprefix(PLAIN)
     descriptors.raise_limit()
-    loaded = load_recipe(
-        recipe, sets=common_options.with_options(sets, initial, callbacks), scales=scales or ()
-    )
+    changes = common_options.with_options(sets, initial, callbacks)
+    loaded = load_recipe(recipe, sets=changes, scales=scales or ())
     loaded = own_recipe(loaded, loaded.algorithm)
-    allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
+    allowed = allowed_names(allow, [recipe_folder(recipe)], changes)
     check_names(loaded, allowed)
     server_options = make_server_options(loaded, sites, settings.get("server", {}))
     credentials = ServerCredentials(

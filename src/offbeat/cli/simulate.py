@@ -43,9 +43,8 @@ def run(
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.load import load_recipe
 
-    loaded = load_recipe(
-        recipe, sets=common_options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
-    )
+    changes = common_options.with_options(sets, initial, callbacks)
+    loaded = load_recipe(recipe, sets=changes, scales=scales or (), seed=seed)
     if label is not None:
         check_label(label, "--label")
     place = directory or new_directory(recipe)
@@ -55,7 +54,7 @@ def run(
     with resumable(place), live_progress() as progress:
         finished = run_recipe(
             loaded, execution, out=place, watch=RunWatcher(progress), label=label, metric=loaded.metric,
-            allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
+            allow=allowed_names(allow, [recipe_folder(recipe)], changes),
         )  # fmt: skip
     show_run(finished, see_with(loaded, place), as_json)
 
@@ -95,7 +94,7 @@ def resume(
     with resumable(directory), live_progress() as progress:
         finished = resume_run(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
-            allow=allowed_names(allow, [directory], callbacks),
+            allow=allowed_names(allow, [directory], common_options.with_options(None, None, callbacks)),
         )  # fmt: skip
     show_run(finished, see_with(recorded_recipe(record), directory), as_json)
 

@@ -12,7 +12,7 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.algorithms.compose import check_effects
 from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
-from offbeat.callbacks.callbacks_by_name import Entry, check_recorded, make_callbacks
+from offbeat.callbacks.callbacks_by_name import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner
@@ -231,9 +231,7 @@ def resume_run(
     recipe = recorded_recipe(record)
     if until is not None:
         recipe = recipe.model_copy(update={"until": until})
-    if callbacks is None:
-        check_recorded(recipe.callbacks, allow)
-    else:
+    if callbacks is not None:
         recipe = recipe.model_copy(update={"callbacks": tuple(callbacks)})
     check_names(recipe, allow)
     algorithm = recorded_algorithm(record, allow)

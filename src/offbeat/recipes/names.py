@@ -1,24 +1,28 @@
-"""The functions that a recipe names, "module:function", checked before any of them is imported."""
+"""What a recipe names, functions and callbacks, checked before any of it is imported or made."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from offbeat.allowed import Allow, Allowed
+from offbeat.callbacks.callbacks_by_name import check_reach
 from offbeat.models.specs import NamedModel
 from offbeat.recipes.recipe import Recipe
 
 
 def check_names(recipe: Recipe, allow: Allow) -> None:
-    """Check that all functions that a recipe's run calls are allowed; nothing is imported.
+    """Check that all functions that a recipe's run calls are allowed, and what its callbacks reach.
+
+    Nothing is imported or made.
 
     Args:
         recipe: The recipe.
         allow: What it may name.
 
     Raises:
-        NotAllowedError: One is not; `Allowed.load` says the same of each when it is imported.
+        NotAllowedError: One is not; `Allowed.load` and `make_callbacks` say the same of each later.
     """
     allowed = Allowed.of(allow)
+    check_reach(recipe.callbacks, allowed)
     for option, name in named_functions(recipe):
         if ":" in name:
             allowed.check(name, option)
