@@ -138,10 +138,11 @@ def test_a_record_names_no_place_outside_of_its_run_without_a_word(
     run, precious = one_run("fedbuff-stopped", tmp_path), tmp_path / "precious"
     precious.write_text("precious")
     recorded_callbacks(run, [{"name": name, option: str(precious)}])
-    code, printed = offbeat("resume", run)
-    assert (code, printed.count("\n")) == (2, 1)
-    assert f"callbacks {name}: the run's directory asks for {option}" in printed
-    assert f"--allow {name}" in printed
+    for command in ("resume", "simulate-like"):
+        code, printed = offbeat(command, run)
+        assert (code, printed.count("\n")) == (2, 1)
+        assert f"callbacks {name}: {option} = " in printed
+        assert f"--allow {name}" in printed
     assert precious.read_text() == "precious"
 
 

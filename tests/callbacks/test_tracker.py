@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
@@ -11,7 +12,16 @@ import pytest
 from offbeat.callbacks.callbacks_by_name import make_callbacks
 from offbeat.callbacks.mlflow_tracker import MLflowTracker
 from offbeat.callbacks.tensorboard_tracker import TensorBoardTracker
-from offbeat.callbacks.tracker import Ending, RunTracker, flat, keep_id, kept_id, points, settings
+from offbeat.callbacks.tracker import (
+    Ending,
+    RunTracker,
+    flat,
+    folder_name,
+    keep_id,
+    kept_id,
+    points,
+    settings,
+)
 from offbeat.callbacks.wandb_tracker import WandbTracker
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.installation import install_hint
@@ -141,3 +151,11 @@ def test_the_trackers_libraries_are_imported_when_a_run_starts(tmp_path: Path):
     )
     out, errors = Fork(script).communicate()
     assert out == "3 set()\n", errors
+
+
+@pytest.mark.parametrize(
+    ("label", "name"),
+    [("fedbuff", "fedbuff"), ("..", "_."), ("../../x", "_._.._x"), ("/etc/x", "_etc_x"), ("a\\b", "a_b")],
+)
+def test_a_recorded_label_is_one_part_of_a_path(label: str, name: str, tmp_path: Path):
+    assert folder_name(replace(live_run(tmp_path), label=label)) == name

@@ -8,8 +8,10 @@ import pytest
 import yaml
 
 import offbeat as ob
+from offbeat.allowed import NotAllowedError
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.load import built_in, load_recipe
+from offbeat.recipes.names import check_names
 from tests.cli.test_command_line import RECIPE
 
 PLACE = "~/.bashrc"
@@ -66,6 +68,12 @@ def test_a_runs_directory_writes_none_either(home: Path, offbeat: Any) -> None:
     assert not Path("own.csv").exists()
     assert offbeat("resume", "one", "--set", "until.tasks=8", "--allow", "csv").code == 0
     assert Path("own.csv").exists()
+
+
+def test_what_is_checked_before_the_runs_of_studies_has_the_rule(home: Path) -> None:
+    with pytest.raises(NotAllowedError, match="csv: path"):
+        check_names(load_recipe("r.yaml"), [])
+    check_names(load_recipe("r.yaml"), ["csv"])
 
 
 def test_a_person_may_allow_it(home: Path, offbeat: Any) -> None:

@@ -85,7 +85,8 @@ def _reached(name: str, options: Mapping[str, Any]) -> str | None:
     """What a built-in callback writes or contacts outside of its run's directory; None if it does not."""
     for option in _PLACES:
         if options.get(option) is not None:
-            return f"{option} = {str(options[option])!r:.60}"
+            shown = repr(str(options[option]))
+            return f"{option} = {shown if len(shown) <= 60 else f'{shown[:57]}...'}"
     if name == "mlflow":
         return "the database or the server of MLflow"
     if name == "wandb" and options.get("mode") != "offline":
