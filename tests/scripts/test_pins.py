@@ -24,8 +24,8 @@ def test_each_line_is_a_pin() -> None:
 
 
 def test_what_is_written_beside_a_pin_is_what_the_installed_distribution_says() -> None:
-    # Once something imported the package importlib_metadata, its finder answers too, and it raises for a key that
-    # is not there.
+    # Once something imported the package importlib_metadata, its finder answers too, and it raises for a key
+    # that is not there.
     told = {
         f"{each.metadata['Name']}=={each.version}": each.metadata.get("Requires-Python")
         for each in distributions()

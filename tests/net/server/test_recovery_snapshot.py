@@ -313,7 +313,7 @@ NOT_SAVED = {
     },
     Engine: {
         "record": "given", "tensors": "the driver's", "until": "given", "_model_bytes": "given",
-        "_model_bits": "given",
+        "_model_bits": "given", "failed": "a run with helpers has no snapshots",
     },
     Server: {
         "schedule": "given", "_seed": "given",
@@ -326,7 +326,11 @@ NOT_SAVED = {
     EvaluationLog: {"_until": "given", "_higher_is_better": "given"},
     _Patience: {"_stopping": "given", "_metric": "given"},
     CollapseDetector: {"_metric": "given", "_higher_is_better": "given"},
-    _Course: {}, Spent: {}, PrivacyLedger: {"plan": "given"},
+    _Course: {}, Spent: {}, 
+    PrivacyLedger: {
+        "plan": "given", "helped": "a run with helpers has no snapshots", "_waiting": "the same",
+        "_charged": "since the server's start",
+    },
     SiteRecord: {
         "name": "in the table sites", "labels": "in the table sites",
         "held_out": "told when the site registers again",
