@@ -635,8 +635,8 @@ MUTANTS = [
     ),
     Mutant(
         "net/auth/tokens.py",
-        "(*self._stored.now().sites.get(name, ()), *[_NOBODY] * _AT_ONCE)[:_AT_ONCE]",
-        "self._stored.now().sites.get(name, ())",
+        "nobody = [TokenProof(name, _NOBODY)] * _AT_ONCE",
+        "nobody = list[TokenProof]()",
         "tests/net/auth/test_tokens.py",
         "known and unknown names cost the same work",
     ),
@@ -691,7 +691,7 @@ MUTANTS = [
     ),
     Mutant(
         "net/server/recovery_snapshot.py",
-        "if checksum != _checksum(rows, code, data):",
+        "if not checksum == _checksum(rows, code, data) == recorded[0]:",
         "if False:",
         "tests/net/server/test_recovery_snapshot.py",
         "a damaged snapshot is not read",

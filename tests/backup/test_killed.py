@@ -18,6 +18,7 @@ from offbeat.backup.restore import restore
 from offbeat.backup.upgrade import upgrade
 from offbeat.net.server.mirror import check_mirror, copy_checkpoint
 from offbeat.runs.record import read_run
+from offbeat.runs.verify import verify
 from tests.backup.served_run import ServedRun, recovered
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("one_thread")]
@@ -84,7 +85,7 @@ def test_backup(tmp_path: Path, size: int, keep: int) -> None:
         assert len(names) >= 1
         for copy in names:
             restored = restore(copy, tmp_path / "restored")
-            assert not [*file_problems(restored.record.path)]
+            assert not [*file_problems(verify(restored.record.path))]
             assert restored.record.length <= run.coordinator.driver.engine.rows
             shutil.rmtree(restored.record.path)
 
@@ -113,7 +114,7 @@ def test_restore(tmp_path: Path, size: int) -> None:
     def check() -> None:
         outcomes.add(target.exists())
         if target.exists():
-            assert not [*file_problems(target)]
+            assert not [*file_problems(verify(target))]
             assert read_run(target).length == run.coordinator.driver.engine.rows
             shutil.rmtree(target)
         assert sum(path.name.startswith(".b.") for path in tmp_path.iterdir()) <= 1
@@ -141,7 +142,7 @@ def test_upgrade(tmp_path: Path) -> None:
 
     def check() -> None:
         assert read_run(run).meta["format"] in (4, 5)
-        assert not [*file_problems(run)]
+        assert not [*file_problems(verify(run))]
         assert upgrade(run, copies).after == 5
         assert read_run(run).meta["format"] == 5
         for copy in copies_in(copies):
@@ -175,11 +176,11 @@ def test_mirror(tmp_path: Path, size: int, keep: bool, new: bool) -> None:
     def check() -> None:
         assert (mirror / "run.db").exists() or new
         if (mirror / "run.db").exists():
-            assert not [*file_problems(mirror)]
+            assert not [*file_problems(verify(mirror))]
             assert read_run(mirror).length in ({rows} if new else {before, rows})
         check_mirror(source, mirror)
         copy_checkpoint(source, mirror)
-        assert not [*file_problems(mirror)]
+        assert not [*file_problems(verify(mirror))]
         assert read_run(mirror).length == rows
         assert not [*mirror.glob("*.part*")]
 

@@ -265,7 +265,7 @@ def test_a_sweep_its_tables_and_runs_of_equal_labels(
     tables = ("--table", "grid.csv", "--table", "t/grid.tex")
     found = offbeat("compare", recipe, *sweep, "--out", "grid", *tables)
     assert found.code == 0, found.err
-    assert re.search(r"label +lr +seeds +best accuracy", found.out)
+    assert re.search(r"label +lr +seeds +accuracy", found.out)
     assert re.search(r"Differences from fedbuff lr=0.01\s", found.out)
     assert Path("t/grid.tex").read_text().count("\\toprule") == 2
     rows = list(csv.DictReader(Path("grid.csv").read_text().splitlines()))

@@ -132,9 +132,21 @@ def test_the_steps_of_an_epoch_follow_from_the_batch_size_if_the_site_does_not_t
         ({"lr": float("nan")}, "not finite", "lr = nan"),
         ({"lr": -1.0}, "not finite", "lr = -1.0"),
         ({"metrics": {"loss": float("inf")}}, "not finite", "'loss' is inf"),
-        ({"metrics": {"task": 7.0}}, "metrics", "metric 'task' is not allowed: it is a name of the server's own"),
-        ({"metrics": {"seconds": 7.0}}, "metrics", "metric 'seconds' is not allowed: it is a name of the server's own"),
-        ({"metrics": {"bits": 1e300}}, "metrics", "metric 'bits' is not allowed: it is a name of the server's own"),
+        (
+            {"metrics": {"task": 7.0}},
+            "metrics",
+            "metric 'task' is not allowed: it is a name of the server's own",
+        ),
+        (
+            {"metrics": {"seconds": 7.0}},
+            "metrics",
+            "metric 'seconds' is not allowed: it is a name of the server's own",
+        ),
+        (
+            {"metrics": {"bits": 1e300}},
+            "metrics",
+            "metric 'bits' is not allowed: it is a name of the server's own",
+        ),
     ],
 )
 def test_a_bad_update_is_refused_counted_and_its_task_lost(bad: Any, kind: str, says: str) -> None:

@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 from dataclasses import replace as with_changes
 from pathlib import Path
@@ -185,8 +186,8 @@ def replayed(kind: Kind, sites: Sites) -> Coordinator:
 
 
 def give_tensors(to: Coordinator, of: Coordinator) -> None:
-    """The tensors, which a checkpoint has."""
-    a, b = of.tensors, to.tensors
+    """The tensors, which a checkpoint has: a sum may take those of its updates, so each run has its own."""
+    a, b = deepcopy(of.tensors), to.tensors
     b.model, b.version, b.good = a.model, a.version, a.good
     b.bases, b.fresh = dict(a.bases), dict(a.fresh)
     b.updates = {number: replace(own, task=to.server.held[number]) for number, own in a.updates.items()}

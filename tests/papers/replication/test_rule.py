@@ -166,5 +166,6 @@ def test_the_opposite_claim_has_the_opposite_side(seed: int, question: Quantifie
     assert 0 <= found.behind <= 1
     if question == "average":
         assert sides(claim(opposite, question)).behind == pytest.approx(found.ahead)
-    if question == "some" and pairs > 1:
-        assert sides(claim(opposite, "every")).behind == pytest.approx(found.ahead)
+    if question == "some" and pairs > 1 and found.ahead < 0.5:
+        # "Every" has a least standard error besides, so it says no sooner that a pair is behind.
+        assert sides(claim(opposite, "every")).behind >= found.ahead - 1e-9
