@@ -33,6 +33,7 @@ MAY_USE: dict[str, set[str]] = {
     "unpacking": set(),
     "vectors": {"cores"},
     "core": set(),
+    "units": set(),
     "verdicts": set(),
     "documents": {"core"},
     "named": {"core"},
@@ -55,18 +56,19 @@ MAY_USE: dict[str, set[str]] = {
     },
     "net": {
         "allowed", "callbacks", "documents", "lazy", "core", "experiment", "models", "runs", "algorithms",
-        "local", "codec", "data", "metrics", "named", "secure", "vectors", "version",
+        "local", "codec", "data", "metrics", "named", "secure", "units", "vectors",
+        "version",
     },
     "backup": {"core", "documents", "net", "runs", "version"},
     "flower": {"lazy", "allowed", "core", "data", "documents", "experiment", "local", "net", "runs"},
-    "report": {"lazy", "core", "documents", "runs", "verdicts", "version"},
+    "report": {"lazy", "core", "documents", "runs", "units", "verdicts", "version"},
     "recipes": {
         "lazy", "allowed", "callbacks", "core", "experiment", "models", "data", "codec", "local", "metrics",
         "named",
         "world", "algorithms", "documents", "runs", "signals", "sim", "report", "version",
     },
     "studies": {"core"},  # says where they are now
-    "notebook": {"core", "report", "runs"},
+    "notebook": {"core", "report", "runs", "units"},
     "inference": {"lazy", "allowed", "core", "documents", "local", "models", "runs", "version"},
     "testing": {"lazy", "core", "world", "sim", "net"},
     "project": {"core"},
@@ -74,7 +76,7 @@ MAY_USE: dict[str, set[str]] = {
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it
 PAPERS_MAY_USE = {
     "allowed", "cli", "core", "documents", "lazy", "metrics", "recipes", "report", "runs", "verdicts",
-    "version",
+    "units", "version",
 }  # fmt: skip
 TOP = {"__init__", "__main__", "cli"}  # the public face and the command line: may use everything
 

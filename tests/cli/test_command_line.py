@@ -28,8 +28,8 @@ from offbeat.recipes import run_pool
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
-from offbeat.report.units import size_text
 from offbeat.sim.execution import Execution
+from offbeat.units import size_text
 from offbeat.version import __version__
 from tests.cli.answer import Answer
 from tests.ended import ended_files

@@ -18,7 +18,7 @@ from offbeat.report.palette import (
     text_on,
 )
 from offbeat.report.panels import MOST_TICKS, participation_panels, staleness_panels, ticks_of
-from offbeat.report.units import (
+from offbeat.units import (
     byte_unit,
     decimals,
     duration_text,

@@ -261,7 +261,7 @@ def _print_items(
 def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allowed") -> int:
     """Make the runs without a row; returns how many others are making."""
     from offbeat.recipes.machine import check_devices
-    from offbeat.report.units import duration_text
+    from offbeat.units import duration_text
     from offbeat_papers.rows import Results
     from offbeat_papers.run import estimate, missing, run_cells
 

@@ -7,7 +7,7 @@ from statistics import median
 
 from offbeat.core.metric_names import NamedMetric
 from offbeat.report.statistics import CONFIDENCE
-from offbeat.report.units import number_text
+from offbeat.units import number_text
 from offbeat.verdicts.answers import Quantifier
 from offbeat.verdicts.average import Average
 from offbeat.verdicts.cost import Cost, log_ratio

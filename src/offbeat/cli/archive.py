@@ -19,8 +19,8 @@ def archive(
     ] = "30d",
 ) -> None:
     """Compress a run's old journal rows within its database; what reads the run sees no difference."""
-    from offbeat.report.units import size_text
     from offbeat.runs.archive import archive as archive_run
+    from offbeat.units import size_text
 
     seconds = _seconds(before)
     found = archive_run(directory, seconds)

@@ -104,7 +104,7 @@ def _is_private(record: "RunRecord") -> bool:
 
 
 def _show_backup(directory: Path, made: "Backup", *, as_json: bool, first: bool) -> None:
-    from offbeat.report.units import size_text
+    from offbeat.units import size_text
 
     copy, manifest = made.copy, made.copy.manifest
     if as_json:

@@ -82,7 +82,7 @@ def describe(progress: "Progress") -> str:
     """A run's progress in one line."""
     from offbeat.core.metric_names import first_shown
     from offbeat.core.privacy.privacy_options import privacy_text
-    from offbeat.report.units import duration_text
+    from offbeat.units import duration_text
 
     parts = [
         f"t={progress.seconds:,.1f}s",
@@ -146,7 +146,7 @@ class CompareWatcher:
         self._live.update(self._all, description=f"{self._over} of {self._total} runs{self._left()}")
 
     def _left(self) -> str:
-        from offbeat.report.units import duration_text
+        from offbeat.units import duration_text
 
         spent = time.monotonic() - self._began
         started = sum(self._done.values()) + self._over
@@ -195,7 +195,7 @@ def see_with(recipe: "Recipe", directory: Path | str) -> str:
 
 
 def _summary_lines(run: "Run") -> Iterator[str]:
-    from offbeat.report.units import size_text
+    from offbeat.units import size_text
 
     summary = run.summary
     yield f"stopped: {run.stop_reason}"

@@ -71,7 +71,7 @@ def status(
 
 
 def _show_site(directory: Path, as_json: bool) -> None:
-    from offbeat.report.units import duration_text
+    from offbeat.units import duration_text
 
     with requires_extra("net"):
         from offbeat.net.client.examples_ledger import ExamplesSpent
@@ -93,7 +93,7 @@ def _show_site(directory: Path, as_json: bool) -> None:
 
 def _show(s: "Snapshot", state: str) -> None:
     from offbeat.core.metric_names import finite, in_order
-    from offbeat.report.units import duration_text, size_text
+    from offbeat.units import duration_text, size_text
 
     age = f"{duration_text(round(s.seconds))} {'on its clock' if s.began is None else 'since it began'}"
     out.print(f"{printable(s.label)}: {printable(state)}; {age}", markup=False)

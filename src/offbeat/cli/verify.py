@@ -24,10 +24,10 @@ def verify(
 ) -> None:
     """Read every file of a directory, check its checksums, and replay its runs; exit code 1 for a problem."""
     from offbeat.cli.state_dir import is_locked
-    from offbeat.report.units import size_text
     from offbeat.runs.schema import LOCK
     from offbeat.runs.verify import directories
     from offbeat.runs.verify import verify as verify_files
+    from offbeat.units import size_text
 
     places = directories(directory) if directory.is_dir() else []
     if not places:

@@ -6,13 +6,53 @@ at a time: a newer one ends the older. The first message of a site is its `Regis
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from offbeat.net.messages import FromServer, FromSite
 
 
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """How much of a message with tensors has gone, or come.
+
+    Attributes:
+        kind: Kind of the message, the name of its class.
+        what: The message in words, such as "the update of task 7".
+        done: Bytes of the tensors that have been sent or received.
+        size: Bytes of all of them.
+    """
+
+    kind: str
+    what: str
+    done: int
+    size: int
+
+
+_WORDS = {
+    "TaskAssignment": "the model of task {0.task} (version {0.base})",
+    "ModelResponse": "the model of version {0.version} for task {0.task}",
+    "EvaluationRequest": "the model of version {0.version}, to evaluate",
+    "RunFinished": "the final model",
+    "UpdateSubmission": "the update of task {0.task}",
+    "UnmaskShare": "the sum of release {0.release}",
+}
+
+
+def transfer(message: object, done: int, size: int) -> Transfer:
+    """The transfer of a message with tensors, or of the envelope that announces it: they have one name."""
+    kind = type(message).__name__
+    return Transfer(kind, _WORDS[kind].format(message), done, size)
+
+
 class ChannelClosedError(ConnectionError):
-    """The connection has ended; the text has the reason."""
+    """The connection has ended; the text has the reason.
+
+    Attributes:
+        transfers: The last message with tensors that was sent, and the one that was being received.
+    """
+
+    transfers: tuple[Transfer, ...] = ()
 
 
 class ChannelRefusedError(ChannelClosedError):

@@ -7,9 +7,9 @@ from html import escape
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
 from offbeat.core.privacy.privacy_options import privacy_text
 from offbeat.notebook.figure import draw_small
-from offbeat.report.units import duration_text, size_text
 from offbeat.runs.presentation import RunView
 from offbeat.runs.summary import Summary
+from offbeat.units import duration_text, size_text
 
 
 def to_html(run: RunView) -> str:

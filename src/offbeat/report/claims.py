@@ -17,10 +17,10 @@ from pydantic import Field, TypeAdapter
 from offbeat.core.metric_names import NamedMetric, finite, first_shown
 from offbeat.core.validation import checked_dataclass
 from offbeat.report.records import metric_of, read_evaluations, recorded_metrics
-from offbeat.report.units import mean_text
 from offbeat.runs.damage import reading
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import DATABASE
+from offbeat.units import mean_text
 from offbeat.verdicts.average import PairSample
 from offbeat.verdicts.family import (
     SHARE_THAT_MATTERS,

@@ -22,8 +22,8 @@ from offbeat.report.records import (
     metrics_in,
     read_evaluations,
 )
-from offbeat.report.units import Unit, byte_unit, time_unit
 from offbeat.runs.record import RunRecord
+from offbeat.units import Unit, byte_unit, time_unit
 
 Axis = Literal["time", "versions", "bytes"]
 Series = NDArray[np.float64]

@@ -17,8 +17,8 @@ from offbeat.core.metric_names import NamedMetric
 from offbeat.report.claims import are_comparable, planned_seeds
 from offbeat.report.relative_times import Bound, TimeRatio, mostly_reached, time_ratio
 from offbeat.report.statistics import BySeed, stat
-from offbeat.report.units import Unit, number_text, plain_text
 from offbeat.runs.record import RunRecord
+from offbeat.units import Unit, number_text, plain_text
 from offbeat.verdicts.average import PairSample
 from offbeat.verdicts.cost import Cost, log_ratio
 from offbeat.verdicts.family import (

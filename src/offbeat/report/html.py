@@ -42,8 +42,8 @@ from offbeat.report.records import (
 from offbeat.report.render import difference_cells, relative_text, stat_text, time_text, to_cells
 from offbeat.report.table import Table, TableRow, make_table, read_activities
 from offbeat.report.timeline import Timeline, make_timeline
-from offbeat.report.units import duration_text, seed_list
 from offbeat.runs.record import RunRecord
+from offbeat.units import duration_text, seed_list
 
 MAX_TIMELINES = 24
 MAX_CURVE_POINTS = 3000

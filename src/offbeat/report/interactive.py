@@ -24,7 +24,7 @@ from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span, TrainingSpan
 from offbeat.report.timeline_events import NAMES, Kind, Mark
 from offbeat.report.timeline_layers import HEIGHT, bars_by_colour, points_by_kind, raised
-from offbeat.report.units import Unit, duration_text, time_unit
+from offbeat.units import Unit, duration_text, time_unit
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 

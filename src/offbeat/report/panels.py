@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from offbeat.report.activity import Activity
 from offbeat.report.distributions import StalenessHistogram, participation, staleness_histograms
 from offbeat.report.labels import shortened
-from offbeat.report.units import number_text, plain_text
 from offbeat.runs.record import RunRecord
+from offbeat.units import number_text, plain_text
 
 _LONGEST = 48
 MOST_TICKS = 12

@@ -13,7 +13,7 @@ from rich.text import Text
 from offbeat.report.labels import short_keys
 from offbeat.report.statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
-from offbeat.report.units import Unit, mean_text, number_text
+from offbeat.units import Unit, mean_text, number_text
 
 
 @dataclass(frozen=True, slots=True)

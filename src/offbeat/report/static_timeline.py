@@ -17,7 +17,7 @@ from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span
 from offbeat.report.timeline_events import NAMES, Kind
 from offbeat.report.timeline_layers import HEIGHT, Bars, bars_by_colour, points_by_kind, raised
-from offbeat.report.units import Unit, time_unit
+from offbeat.units import Unit, time_unit
 
 WIDTH = 12.0
 INCHES_PER_DIGIT = 0.085

@@ -13,8 +13,8 @@ from offbeat.report.labels import Label, LabelledRuns, group_by_label
 from offbeat.report.records import Evaluations, Rows, choose_metric, clock_name, read_evaluations
 from offbeat.report.relative_times import SAME, Bound, TimeRatio, mostly_reached, time_ratio
 from offbeat.report.statistics import BySeed, Difference, Stat, paired_difference, stat
-from offbeat.report.units import Unit, time_unit
 from offbeat.runs.record import RunRecord
+from offbeat.units import Unit, time_unit
 from offbeat.verdicts.cost import Cost
 
 DEFAULT_BASELINE = "fedcompass"

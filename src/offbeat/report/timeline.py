@@ -10,8 +10,8 @@ from offbeat.core.journal import Row
 from offbeat.report.records import clock_name
 from offbeat.report.timeline_bars import Span, Tracker, TrainingSpan, WaitingSpan
 from offbeat.report.timeline_events import Mark, Marker
-from offbeat.report.units import duration_text
 from offbeat.runs.presentation import RunView
+from offbeat.units import duration_text
 
 MAX_CLIENTS = 40
 MAX_TASKS = 150

@@ -13,7 +13,7 @@ from typing import Any
 
 from offbeat.report.figures import blank_figure, save, style_axes
 from offbeat.report.palette import INK, MUTED
-from offbeat.report.units import byte_unit
+from offbeat.units import byte_unit
 from offbeat.verdicts.average import LEAST_SEEDS
 from offbeat.verdicts.cost import Cost
 from offbeat_papers import ItemRows, Results

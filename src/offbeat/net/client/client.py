@@ -43,7 +43,8 @@ class SiteClient:
             is told.
         store: Where state and pending updates are kept; None for memory.
         clock: Source of time.
-        give_up_after: Seconds without a server after which `run` fails; None for never.
+        give_up_after: Seconds without a server, or in which one message does not get through, after which
+            `run` fails; None for never.
         keep: Takes the tensors of the model that the run shares by name, those of the site's own included.
             None means that the site does not ask for it.
         rng: Random generator of the delays between two attempts; no part of any result.
@@ -83,7 +84,9 @@ class SiteClient:
         backoff = Backoff(self._give_up_after, self._rng, self._clock.now())
         try:
             known = self._worker.known
-            return await reconnecting(self._connect, self._serve, self._liveness, backoff, known=known)
+            return await reconnecting(
+                self._connect, self._hello, self._serve, self._liveness, backoff, known=known
+            )
         finally:
             self._worker.close()
 

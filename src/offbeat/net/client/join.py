@@ -84,7 +84,8 @@ async def join(
         threads: Number of PyTorch's threads. More threads may be faster, and change the last bits of the
             results.
         tell_labels: Whether to tell the server the number of samples of each class.
-        give_up_after: Seconds without a server after which to fail. None means never.
+        give_up_after: Seconds without a server, or in which one message does not get through, after which to
+            fail. None means never.
         keep_model: Where to keep the model that the run shares: a .safetensors file, or a function of the
             tensors by name. The tensors include those that stay at the site (personal ones, its own buffers),
             and not the frozen ones. The run must share its model (`ServerOptions.share_model`).

@@ -1,18 +1,25 @@
 """A connection to the server that is opened again until the run ends."""
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from offbeat.core.errors import OffbeatError, RunError, UsageError, reason_of
-from offbeat.net.backoff import Backoff
+from offbeat.net.backoff import Backoff, NotGettingThroughError
 from offbeat.net.client.heartbeats import Liveness
+from offbeat.net.client.transfers import Transfers
+from offbeat.net.messages import Leave, Register
 from offbeat.net.transport import (
+    ChannelClosedError,
     ChannelRefusedError,
     ClientChannel,
     CredentialRefusedError,
     CredentialRevokedError,
+    Transfer,
 )
 
+LASTING = 30.0
+"""Seconds after which a connection was of use that has brought no update to the server."""
 Connect = Callable[[], Awaitable[ClientChannel]]
 """Opens a connection to the server."""
 
@@ -30,6 +37,7 @@ class OfSite(Protocol):
 
 async def reconnecting(
     connect: Connect,
+    hello: Callable[[], Register],
     serve: Callable[[ClientChannel], Awaitable[str | None]],
     liveness: Liveness,
     backoff: Backoff,
@@ -44,20 +52,25 @@ async def reconnecting(
 
     Args:
         connect: Opens a connection.
+        hello: Makes the client's registration.
         serve: Uses it until it ends; returns the reason of the run's end, or None where only the
             connection has ended.
-        liveness: Tells whether the server was there.
+        liveness: Tells how long the server was there.
         backoff: The delays between the attempts.
         known: Whether the server has accepted the client before, in another process.
 
     Raises:
-        RunError: The server refuses the client, or cannot be reached.
+        RunError: The server refuses the client, or cannot be reached, or a message does not get through. Then
+            the server is told that the client leaves.
         UsageError: The client's credential was revoked.
     """
+    transfers, clock = Transfers(), liveness.clock
     while True:
-        reason = "the connection was closed"
+        reason, begun = "the connection was closed", clock.now()
+        under_way: tuple[Transfer, ...] = ()
         try:
-            finished = await serve(await _connected(connect, accepted=known or liveness.accepted))
+            connection = await _connected(connect, accepted=known or liveness.accepted)
+            finished = await serve(transfers.watch(connection))
             if finished is not None:
                 return finished
         except CredentialRevokedError as error:
@@ -68,9 +81,21 @@ async def reconnecting(
             reason = str(error)
         except OSError as error:
             # ChannelClosedError is an OSError.
+            if isinstance(error, ChannelClosedError):
+                under_way = error.transfers
             reason = reason_of(error) or type(error).__name__
-        backoff.succeeded(liveness.served)
-        await liveness.clock.sleep(backoff.next_delay(liveness.clock.now(), reason))
+        registered = liveness.served >= begun
+        if registered:
+            backoff.was_there()
+        if registered and (transfers.acknowledged or liveness.served - begun >= LASTING):
+            backoff.succeeded(liveness.served)
+        failed = transfers.ended(clock.now(), under_way, registered=registered)
+        try:
+            delay = backoff.next_delay(clock.now(), reason, failed)
+        except NotGettingThroughError as error:
+            await _leave(connect, hello(), str(error))
+            raise
+        await clock.sleep(delay)
 
 
 async def _connected(connect: Connect, *, accepted: bool) -> ClientChannel:
@@ -81,3 +106,12 @@ async def _connected(connect: Connect, *, accepted: bool) -> ClientChannel:
         if not accepted:
             raise
         raise ConnectionError(str(error)) from None
+
+
+async def _leave(connect: Connect, hello: Register, reason: str) -> None:
+    """Tell the server why the client leaves, so that it gives the client's task to others."""
+    with suppress(OSError):
+        channel = await connect()
+        channel.send(hello)
+        channel.send(Leave(reason))
+        await channel.close()

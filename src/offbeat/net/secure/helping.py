@@ -49,7 +49,8 @@ async def help_run(
         name: The helper's name, as the run's recipe has it and its credential proves it.
         state: Directory of the helper's durable file, which is never restored from a copy.
         credentials: The helper's credentials for an address. None means none but the name.
-        give_up_after: Seconds without a server after which to fail; None for never.
+        give_up_after: Seconds without a server, or in which one message does not get through, after which to
+            fail; None for never.
         clock: Source of time.
         rng: Random generator of the delays between two attempts.
 
@@ -94,22 +95,26 @@ class HelperClient:
         log.info("helper", extra=told)
         try:
             known = self._helper.committee is not None
-            return await reconnecting(self._connect, self._serve, self._liveness, backoff, known=known)
+            return await reconnecting(
+                self._connect, self._hello, self._serve, self._liveness, backoff, known=known
+            )
         finally:
             self._thread.shutdown(wait=True)
+
+    def _hello(self) -> Register:
+        """The helper's registration."""
+        committee = self._helper.committee
+        serves = b"" if committee is None else committee.digest
+        key, instance = self._helper.public_key, self._helper.instance
+        return Register(
+            0, 0, secure=True, public_key=key, instance=instance, committee=serves, rule=VOTES,
+            verify_key=self._helper.verify_key,
+        )  # fmt: skip
 
     async def _serve(self, channel: ClientChannel) -> str | None:
         """Serve one connection, to its end or that of the run; returns the reason of the run's end."""
         self._liveness.hear(served=False)
-        committee = self._helper.committee
-        serves = b"" if committee is None else committee.digest
-        key, instance = self._helper.public_key, self._helper.instance
-        channel.send(
-            Register(
-                0, 0, secure=True, public_key=key, instance=instance, committee=serves, rule=VOTES,
-                verify_key=self._helper.verify_key,
-            )
-        )  # fmt: skip
+        channel.send(self._hello())
         heartbeats = asyncio.create_task(self._liveness.send_heartbeats(channel, Heartbeat))
         try:
             return await self._receive(channel)

@@ -19,6 +19,7 @@ from offbeat.net.transport import (
     CredentialRefusedError,
     CredentialRevokedError,
     ProtocolError,
+    Transfer,
 )
 from offbeat.net.wire.deadline import Deadline
 from offbeat.net.wire.limits import Limits
@@ -103,6 +104,8 @@ class Connection(Generic[Out, In]):
         self._bytes = TokenBucket(limits.bytes_per_second) if limits.bytes_per_second else None
         self._drain: asyncio.TimerHandle | None = None
         self._reading, self._writing = Deadline(self._nothing_comes), Deadline(self._nothing_goes)
+        # What was under way at the end.
+        self._transfers: tuple[Transfer, ...] = ()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
@@ -187,6 +190,7 @@ class Connection(Generic[Out, In]):
         self._reading.close()
         self._writing.close()
         # A closed connection keeps no tensors.
+        self._transfers = self._under_way()
         self._tasks, self._writer = [], MessageWriter()
         self._reader.drop()
         self._budget.give(self._reserved)
@@ -201,9 +205,13 @@ class Connection(Generic[Out, In]):
         return self._ending is not None or bool(self._closing)
 
     def _closed(self) -> ChannelClosedError:
-        if self._ending is None:
-            return ChannelClosedError(self._closing)
-        return self._ending.error
+        error = ChannelClosedError(self._closing) if self._ending is None else self._ending.error
+        error.transfers = self._transfers or self._under_way()
+        return error
+
+    def _under_way(self) -> tuple[Transfer, ...]:
+        """The last message with a body that was sent, and the one that is being received."""
+        return tuple(filter(None, (self._writer.transfer, self._reader.transfer)))
 
     def _changed(self) -> None:
         self._ends.set()
@@ -221,6 +229,7 @@ class Connection(Generic[Out, In]):
                 self._writing.begin(self._limits.stall)
                 await self._stream.write(frame)
                 self._writing.end()
+                self._writer.written()
         except ChannelClosedError as error:
             self.abort(CloseReason.of(error))
         except (ValueError, TypeError) as error:

@@ -16,7 +16,7 @@ from torch import Tensor
 from xxhash import xxh3_64
 
 from offbeat.net.messages import FromServer, FromSite, Message
-from offbeat.net.transport import ProtocolError
+from offbeat.net.transport import ProtocolError, Transfer, transfer
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import allocate, announced, read_layout
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
@@ -33,6 +33,7 @@ M = TypeVar("M", FromSite, FromServer)
 class _Body:
     """A body that has not come whole: `unfilled` is the memory to fill, `message` makes the message then."""
 
+    envelope: pb.Envelope
     kind: str
     message: Callable[[], Message]
     unfilled: list[memoryview]
@@ -68,6 +69,13 @@ class MessageReader(Generic[M]):
         """Whether chunks of a body are still to come."""
         return self._body is not None
 
+    @property
+    def transfer(self) -> Transfer | None:
+        """The message whose body has not come whole; None means none."""
+        if (body := self._body) is None:
+            return None
+        return transfer(getattr(body.envelope, body.kind), body.size - body.left, body.size)
+
     def feed(self, frame: bytes) -> ReadResult[M]:
         """Read a frame. Raises `ProtocolError`."""
         envelopes, checksum, data = parse(frame, self._limits.envelope)
@@ -98,7 +106,7 @@ class MessageReader(Generic[M]):
         bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
         views = [_writable(bodies[part]) for part, size in sizes.items() if size]
         message = partial(deserialize, envelope, kind, self._layout, bodies)
-        body = _Body(kind, message, views, total, total, xxh3_64())
+        body = _Body(envelope, kind, message, views, total, total, xxh3_64())
         if total:
             self._body, read.announced = body, total
         else:

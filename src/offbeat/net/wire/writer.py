@@ -12,6 +12,7 @@ because protobuf would copy a chunk's data twice more.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from xxhash import xxh3_64
 
@@ -26,8 +27,9 @@ from offbeat.net.messages import (
     TaskAssignment,
     UpdateSubmission,
 )
+from offbeat.net.transport import Transfer, transfer
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.limits import CHUNK
+from offbeat.net.wire.limits import CHUNK, LEAST_CHUNK
 from offbeat.net.wire.serialization import serialize
 from offbeat.secure.messages import UnmaskShare
 
@@ -48,6 +50,9 @@ class MessageWriter:
         self._body: Iterator[bytes] = iter(())
         self._next: bytes | None = None
         self._subject: object = None
+        # The last message with a body, and the bytes of the body in the last frame.
+        self._sent: Transfer | None = None
+        self._in_frame, self._announces = 0, False
         self._told: Layout | None = None
 
     def __len__(self) -> int:
@@ -58,6 +63,16 @@ class MessageWriter:
     def empty(self) -> bool:
         """Whether there is nothing to send."""
         return not self._waiting and self._next is None
+
+    @property
+    def transfer(self) -> Transfer | None:
+        """The last message with a body, as far as its frames were `written`; None means none."""
+        return self._sent
+
+    def written(self) -> None:
+        """Note that the last frame was sent."""
+        if self._sent is not None and self._in_frame:
+            self._sent, self._in_frame = replace(self._sent, done=self._sent.done + self._in_frame), 0
 
     def put(self, message: Message) -> None:
         """Queue a message."""
@@ -75,6 +90,9 @@ class MessageWriter:
                 return next(frames([serialize(passing).envelope], ()))
         frame, self._next = self._next, next(self._body, None)
         assert frame is not None
+        if self._sent is not None and not self._announces:
+            self._in_frame = min(self._chunk, self._sent.size - self._sent.done)
+        self._announces = False
         return frame
 
     def _start(self) -> None:
@@ -88,6 +106,9 @@ class MessageWriter:
                 self._told = message.model.layout
             envelopes.append(outgoing.envelope)
             body, self._subject = outgoing.body, _subject(message)
+            if body:
+                self._sent = transfer(message, 0, sum(map(len, body)))
+                self._announces = self._sent.size > LEAST_CHUNK
         self._body = frames(envelopes, body, self._chunk)
         self._next = next(self._body)
 
@@ -116,8 +137,15 @@ def _subject(message: Message) -> object:
 def frames(
     envelopes: Sequence[pb.Envelope], body: Sequence[memoryview], size: int = CHUNK
 ) -> Iterator[bytes]:
-    """The frames of messages of which only the last has a body, in chunks of `size` bytes."""
+    """The frames of messages of which only the last has a body, in chunks of `size` bytes.
+
+    A body that takes a while is announced by a frame of its own: a peer whose connection breaks before the
+    first chunk knows what it has missed.
+    """
     head = pb.Frame(envelopes=envelopes).SerializeToString()
+    if sum(map(len, body)) > LEAST_CHUNK:
+        yield head
+        head = b""
     checksum = xxh3_64()
     for pieces in _cut(body, size):
         for piece in pieces:

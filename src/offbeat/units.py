@@ -38,17 +38,21 @@ def size_text(count: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a length of time: "0.35 s", "12 min 00 s", "3 h 05 min", "2 d 04 h"."""
+    """Write a length of time: "0.35 s", "12 min", "12 min 05 s", "3 h 05 min", "2 d 04 h", "3 days"."""
     if seconds < 120:
-        return f"{seconds:.3g} s"
+        return f"{round(seconds, 2):.3g} s"
     whole = round(seconds)
     if whole < 7200:
-        return f"{whole // 60} min {whole % 60:02d} s"
+        return _two_units(whole // 60, "min", whole % 60, "s")
     minutes = round(seconds / 60)
     if minutes < 48 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
+        return _two_units(minutes // 60, "h", minutes % 60, "min")
     hours = round(seconds / 3600)
-    return f"{hours // 24} d {hours % 24:02d} h"
+    return _two_units(hours // 24, "d" if hours % 24 else "days", hours % 24, "h")
+
+
+def _two_units(large: int, unit: str, small: int, smaller: str) -> str:
+    return f"{large} {unit} {small:02d} {smaller}" if small else f"{large} {unit}"
 
 
 def percent(share: float) -> str:

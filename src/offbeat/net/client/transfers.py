@@ -1,0 +1,158 @@
+"""Messages that do not get through: how often each was begun, whatever else the connections have carried.
+
+A server that is there, or a heartbeat that passes, says nothing about a message that is larger than what a
+link carries. So attempts are counted for each kind of message, until one of the kind is acknowledged.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from offbeat.net.messages import (
+    EvaluationRequest,
+    EvaluationResult,
+    FromServer,
+    FromSite,
+    TaskAssignment,
+    TaskCancel,
+    UpdateAck,
+    UpdateSubmission,
+)
+from offbeat.net.transport import ClientChannel, Transfer
+from offbeat.secure.messages import UnmaskRequest, UnmaskShare
+
+_UPDATE, _EVALUATION, _SUM = UpdateSubmission.__name__, EvaluationResult.__name__, UnmaskShare.__name__
+
+
+@dataclass
+class Attempts:
+    """The attempts to get one message through.
+
+    Attributes:
+        what: The message in words.
+        count: Number of connections that have begun it, and have ended before it was acknowledged.
+        seconds: Seconds from the first of these ends to the last, without those in which it was not owed.
+        done: Bytes of its tensors that went, or came, in the last attempt.
+        size: Bytes of all its tensors; 0 for a message without any.
+        last: When the last attempt ended. None means that the message was not owed since.
+    """
+
+    what: str
+    count: int = 0
+    seconds: float = 0.0
+    done: int = 0
+    size: int = 0
+    last: float | None = None
+
+
+class Transfers:
+    """The messages of a client that have not got through, over all its connections.
+
+    Attributes:
+        acknowledged: Whether the last connection has brought an update to the server.
+    """
+
+    def __init__(self) -> None:
+        self.acknowledged = False
+        self._attempts: dict[str, Attempts] = {}
+        # What the connection has begun and the server has not acknowledged, in words, by kind.
+        self._begun: dict[str, str] = {}
+        # The kinds of answers that the server has asked for in the connection.
+        self._asked: set[str] = set()
+
+    def watch(self, channel: ClientChannel) -> "WatchedChannel":
+        """A connection that has just been opened, whose messages are counted here."""
+        return WatchedChannel(channel, self)
+
+    def sent(self, message: FromSite) -> None:
+        """Note a message that the client sends."""
+        match message:
+            case UpdateSubmission():
+                self._begun[_UPDATE] = f"the update of task {message.task}"
+            case EvaluationResult():
+                self._begun[_EVALUATION] = f"the evaluation of version {message.version}"
+            case UnmaskShare():
+                self._begun[_SUM] = f"the sum of release {message.release}"
+
+    def received(self, message: FromServer) -> None:
+        """Note a message that has come whole: it is through, and may acknowledge another one."""
+        self._through(type(message).__name__)
+        match message:
+            case UpdateAck():
+                self._through(_UPDATE)
+                self.acknowledged = True
+            case TaskAssignment() | TaskCancel():
+                # The update is not owed any more; that the link does not carry one stays true.
+                self._begun.pop(_UPDATE, None)
+                if (attempts := self._attempts.get(_UPDATE)) is not None:
+                    attempts.last = None
+            case EvaluationRequest():
+                self._requested(_EVALUATION, f"the evaluation of version {message.version}")
+            case UnmaskRequest():
+                self._requested(_SUM, f"the sum of release {message.release}")
+
+    def ended(self, now: float, transfers: Sequence[Transfer], *, registered: bool) -> list[Attempts]:
+        """Count what the connection has begun and not got through; the attempts of these messages.
+
+        Args:
+            now: When the connection ended, in seconds.
+            transfers: What was under way at its end.
+            registered: Whether the server had registered the client. Then it asks again for the answers that
+                it lacks, so others are through.
+        """
+        if registered:
+            for kind in {_EVALUATION, _SUM} - self._asked:
+                self._attempts.pop(kind, None)
+        under_way = {each.kind: each for each in transfers}
+        for kind in under_way.keys() - {_UPDATE, _SUM}:
+            self._begun[kind] = under_way[kind].what
+        for kind, attempts in self._attempts.items():
+            if kind not in self._begun:
+                attempts.last = None
+        failed = [self._failed(now, kind, what, under_way.get(kind)) for kind, what in self._begun.items()]
+        self._begun, self._asked = {}, set()
+        return failed
+
+    def _failed(self, now: float, kind: str, what: str, transfer: Transfer | None) -> Attempts:
+        attempts = self._attempts.setdefault(kind, Attempts(what))
+        attempts.what, attempts.count = what, attempts.count + 1
+        attempts.seconds += 0.0 if attempts.last is None else now - attempts.last
+        attempts.last = now
+        if transfer is not None:
+            attempts.done, attempts.size = transfer.done, transfer.size
+        return attempts
+
+    def _requested(self, kind: str, what: str) -> None:
+        """The server asks for an answer. What it does not ask for again is through."""
+        before = self._attempts.get(kind)
+        if before is not None and before.what != what:
+            self._through(kind)
+        self._asked.add(kind)
+
+    def _through(self, kind: str) -> None:
+        self._attempts.pop(kind, None)
+        self._begun.pop(kind, None)
+
+
+class WatchedChannel:
+    """A `ClientChannel` whose messages are counted.
+
+    Args:
+        channel: The connection.
+        transfers: What has not got through.
+    """
+
+    def __init__(self, channel: ClientChannel, transfers: Transfers) -> None:
+        transfers.acknowledged = False
+        self._channel, self._transfers = channel, transfers
+        self.close = channel.close
+
+    def send(self, message: FromSite) -> None:
+        """Queue a message; does nothing on a closed connection."""
+        self._transfers.sent(message)
+        self._channel.send(message)
+
+    async def receive(self) -> FromServer:
+        """The next message. Raises `ChannelClosedError`."""
+        message = await self._channel.receive()
+        self._transfers.received(message)
+        return message
