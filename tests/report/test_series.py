@@ -162,7 +162,7 @@ def test_units() -> None:
     assert [byte_unit(b).name for b in (0, 5e3, 5e6, 5e9, 5e12)] == ["B", "kB", "MB", "GB", "TB"]
     assert [duration_text(t) for t in (0.25, 120, 7260, 200000)] == [
         "0.25 s",
-        "2 min 00 s",
+        "2 min",
         "2 h 01 min",
         "2 d 08 h",
     ]

@@ -43,7 +43,7 @@ def test_a_window_is_cut_and_the_caption_says_so() -> None:
     timeline = make_timeline(figure_1(), until=600.0)
     assert timeline.until == 600.0
     assert max(task.end for task in timeline.training) == 600.0
-    assert timeline.cut == "shown: the first 10 min 00 s of 28 min 00 s."
+    assert timeline.cut == "shown: the first 10 min of 28 min."
     assert len(timeline.aggregations) == 5
 
 

@@ -3,10 +3,13 @@
 import logging
 from collections.abc import Sequence
 from random import Random
+from typing import TYPE_CHECKING
 
 from offbeat.core.errors import RunError
-from offbeat.net.client.transfers import Attempts
 from offbeat.units import duration_text, size_text
+
+if TYPE_CHECKING:
+    from offbeat.net.client.transfers import Attempts
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # s between attempts to reach a server
 GIVE_UP_AFTER = 3 * 86400.0
@@ -58,7 +61,7 @@ class Backoff:
         """Note that the server was there, if only for a moment."""
         self._was_there = True
 
-    def next_delay(self, now: float, reason: str, failed: Sequence[Attempts] = ()) -> float:
+    def next_delay(self, now: float, reason: str, failed: "Sequence[Attempts]" = ()) -> float:
         """Seconds to wait after a failed attempt.
 
         Args:
@@ -110,7 +113,7 @@ def _logged(attempt: int) -> bool:
     return attempt & (attempt - 1) == 0 or attempt % 128 == 0
 
 
-def _carried(attempts: Attempts) -> str:
+def _carried(attempts: "Attempts") -> str:
     """How much of a message went, or came."""
     if not attempts.size:
         return "not acknowledged"

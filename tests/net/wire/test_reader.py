@@ -148,9 +148,10 @@ def test_an_envelope_beyond_its_limit_is_refused():
 def test_messages_pass_between_the_chunks_of_a_body():
     first, *rest = framed(result())
     receiver = greeted()
-    assert receiver.feed(first) == ReadResult([], has_chunk=True, announced=400_008)
+    assert receiver.feed(first) == ReadResult([], has_chunk=False, announced=400_008)
+    assert receiver.feed(rest[0]) == ReadResult([], has_chunk=True)
     assert receiver.feed(framed(Heartbeat(3, 4))[0]) == ReadResult([(Heartbeat(3, 4), 0)], has_chunk=False)
-    ((last, size),) = [receiver.feed(frame) for frame in rest][-1].messages
+    ((last, size),) = [receiver.feed(frame) for frame in rest[1:]][-1].messages
     assert isinstance(last, UpdateSubmission)
     assert size == 400_008
 
@@ -164,8 +165,8 @@ def test_where_in_its_frame_a_body_is_announced_makes_no_difference(turned: bool
         receiver.feed(f)
         for f in frames(envelopes[::-1] if turned else envelopes, serialize(message).body, 65536)
     ]
-    assert [r.announced for r in read] == [400_008, *[0] * 6]
-    assert all(r.has_chunk for r in read)
+    assert [r.announced for r in read] == [400_008, *[0] * 7]
+    assert [r.has_chunk for r in read] == [False, *[True] * 7]
     (beat, nothing), (came, size) = [m for r in read for m in r.messages]
     assert (beat, nothing, size) == (Heartbeat(3, 4), 0, 400_008)
     assert isinstance(came, UpdateSubmission)

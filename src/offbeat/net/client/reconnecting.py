@@ -84,7 +84,7 @@ async def reconnecting(
             if isinstance(error, ChannelClosedError):
                 under_way = error.transfers
             reason = reason_of(error) or type(error).__name__
-        registered = liveness.served >= begun
+        registered = liveness.accepted and liveness.served >= begun
         if registered:
             backoff.was_there()
         if registered and (transfers.acknowledged or liveness.served - begun >= LASTING):

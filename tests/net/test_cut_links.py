@@ -1,0 +1,134 @@
+"""A link that is cut before one message has passed: the site tries less and less often, says so, and ends."""
+
+import asyncio
+import logging
+import re
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET
+
+import pytest
+
+import offbeat as ob
+from offbeat.core.errors import RunError
+from offbeat.models.specs import MLPSpec
+from offbeat.net import ServerOptions, join, serve, server_learner
+from tests.net.support import Shares, shares_of_digits, torch_left_alone
+
+MODEL_BYTES = 4 * (64 * 8000 + 8000 + 8000 * 10 + 10)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Shares:
+    return shares_of_digits(1, samples=40, test_samples=20)
+
+
+@dataclass
+class Relay:
+    """Carries connections to a port, and resets each after some bytes from the site (`up`) or to it (`down`).
+
+    None means that it carries any number.
+    """
+
+    upstream: int
+    up: int | None = None
+    down: int | None = None
+    port: int = 0
+    connections: int = 0
+    carried: int = 0
+    serving: set[asyncio.Task[None]] = field(default_factory=set)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.serving.add(task)
+        self.connections += 1
+        theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
+        copies = [
+            asyncio.create_task(self._copy(reader, ours, self.up)),
+            asyncio.create_task(self._copy(theirs, writer, self.down)),
+        ]
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
+        for copy in copies:
+            copy.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
+        for end in (writer, ours):
+            end.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+            end.transport.abort()
+        self.serving.discard(task)
+
+    async def _copy(
+        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, most: int | None
+    ) -> None:
+        copied = 0
+        with suppress(OSError):
+            while data := await source.read(65536):
+                copied += len(data)
+                self.carried += len(data)
+                if most is not None and copied > most:
+                    return
+                target.write(data)
+                await target.drain()
+
+
+@asynccontextmanager
+async def relay(upstream: int, up: int | None = None, down: int | None = None) -> AsyncIterator[Relay]:
+    """A relay that listens until the end."""
+    relay = Relay(upstream, up, down)
+    server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
+    relay.port = server.sockets[0].getsockname()[1]
+    try:
+        yield relay
+    finally:
+        server.close()
+        for task in relay.serving:
+            task.cancel()
+        await asyncio.gather(*relay.serving, return_exceptions=True)
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(
+    ("up", "down", "what"),
+    [
+        (1_000_000, None, r"the update of task \d+"),
+        (None, 1_000_000, r"the model of task \d+ \(version 0\)"),
+    ],
+)
+def test_a_message_that_never_passes_costs_few_connections_and_ends_the_site(
+    up: int | None,
+    down: int | None,
+    what: str,
+    digits: Shares,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (share,), test = digits
+    learner = server_learner(MLPSpec(hidden=(8000,)), ob.Training(lr=0.1, batch_size=20), test)
+    experiment = ob.Experiment(ob.fedasync(steps=2), learner, seed=3, until=ob.Until(versions=2))
+    caplog.set_level(logging.INFO)
+
+    async def story() -> Relay:
+        options = ServerOptions(clients=1)
+        async with serve(experiment, tmp_path, "127.0.0.1:0", options=options) as server:
+            async with relay(server.port, up, down) as way:
+                with pytest.raises(RunError, match=f"{what} has not got through for 3 s: "):
+                    await join(f"127.0.0.1:{way.port}", share, name="north", give_up_after=3.0)
+            # The site has given its task back, so the run goes on with another connection.
+            await join(f"127.0.0.1:{server.port}", share, name="north")
+            assert await server.ended() == "reached 2 versions"
+            return way
+
+    with torch_left_alone():
+        way = asyncio.run(story())
+    assert way.connections <= 10
+    assert way.carried < 10 * 2 * MODEL_BYTES
+    said = [record.getMessage() for record in caplog.records]
+    tries = [line for line in said if re.match(f"{what} did not get through", line)]
+    assert "attempt 1, " in tries[0]
+    # The system takes bytes that it cannot send: the site knows that they went, and not that they came.
+    assert "2.4 MB" in tries[0]
+    assert "attempt 2, " in tries[1]
