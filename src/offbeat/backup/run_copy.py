@@ -83,10 +83,12 @@ def copy_run(directory: Path, target: Path) -> RunCopy:
     """
     problem: BaseException | None = None
     for attempt in range(ATTEMPTS):
+        before = _current_checkpoint(directory)
         try:
             return _copy_once(directory, target, last=attempt == ATTEMPTS - 1)
         except ChangedError as error:
-            problem = error.__cause__
+            # A file that a new checkpoint has replaced is missing without any damage.
+            problem = error.__cause__ if _current_checkpoint(directory) == before else None
             for path in list(target.iterdir()):
                 rmtree(path) if path.is_dir() else path.unlink()
     if isinstance(problem, RunError):
@@ -114,7 +116,7 @@ def _copy_once(directory: Path, target: Path, *, last: bool) -> RunCopy:
         _check_room(directory, target, names)
         _copy_updates(directory, target, source)
         withdrawn = _copy_secrets(directory, target, source, checkpoint)
-        _check_same_checkpoint(path, row)
+        _check_same_checkpoint(directory, row)
         _copy_database(source, target / DATABASE)
         source.close()
         copied = {name: copy_opened(file, target / name) for name, file in files.items()}
@@ -140,16 +142,20 @@ def _checkpoint_of(database: sqlite3.Connection) -> tuple[Any, ...] | None:
     return found
 
 
+def _current_checkpoint(directory: Path) -> tuple[Any, ...] | None:
+    with reading(directory / DATABASE), closing(open_database(directory / DATABASE)) as database:
+        return _checkpoint_of(database)
+
+
 def _status(database: sqlite3.Connection) -> str:
     found = database.execute("SELECT value FROM meta WHERE key = 'status'").fetchone()
     return "" if found is None else str(found[0]).strip('"')
 
 
-def _check_same_checkpoint(path: Path, before: tuple[Any, ...] | None) -> None:
+def _check_same_checkpoint(directory: Path, before: tuple[Any, ...] | None) -> None:
     """Check that no checkpoint was written since: what was copied is not overwritten before there is one."""
-    with reading(path), closing(open_database(path)) as database:
-        if _checkpoint_of(database) != before:
-            raise ChangedError
+    if _current_checkpoint(directory) != before:
+        raise ChangedError
 
 
 def _copy_database(source: sqlite3.Connection, target: Path) -> None:

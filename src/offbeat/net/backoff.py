@@ -83,7 +83,8 @@ class Backoff:
                 f"{worst.count} ({reason}): something on the way to the server cuts connections; ask the "
                 "network's operator; --give-up-after says for how many seconds to try"
             )
-        if limit is not None and away > limit:
+        # A connection that carried a part of a message was of use: the message's own time counts then.
+        if limit is not None and away > limit and worst is None:
             what = "no lasting connection" if self._was_there else "no server"
             raise RunError(
                 f"{what} for {duration_text(limit)} ({reason}): the run may have finished, or the server "

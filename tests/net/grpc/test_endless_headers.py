@@ -13,7 +13,7 @@ from offbeat.net.wire.writer import MessageWriter
 from tests.net.support import CONNECT, LIMITS, server, site
 from tests.sampling import thorough
 
-SHORT = replace(LIMITS, handshake=0.5, silence=0.5)
+SHORT = replace(LIMITS, handshake=3.0, silence=3.0)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, SETTINGS, CONTINUATION = 0, 1, 4, 9
 END_HEADERS = 4
