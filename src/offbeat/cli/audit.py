@@ -1,4 +1,4 @@
-"""The command that shows and verifies a run's audit."""
+"""The command that shows and verifies a run's audit, and shows the record of what has left a site."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,8 @@ VERIFY = "verify"
 
 def audit(
     words: Annotated[
-        list[str], typer.Argument(metavar="[verify] DIR", help="a run's directory; verify checks the chain")
+        list[str],
+        typer.Argument(metavar="[verify] DIR", help="a run's directory, or a site's; verify checks a run's"),
     ],
     since: Annotated[
         str | None,
@@ -29,10 +30,13 @@ def audit(
         typer.Option(metavar="SEQ:HASH", help="for verify: a head of before, as the server's log has it"),
     ] = None,
 ) -> None:
-    """Show who logged in to a run, who was refused and what its operator did; or verify all that."""
+    """Show who came to a run and what its operator did, or verify that; or show what has left a site."""
     with requires_extra("net"):
+        from offbeat.cli.sent import show_sent
         from offbeat.net.audit_record import audit_rows
+        from offbeat.net.client.sent_log import has_sent_lines
     from offbeat.runs.record import read_run
+    from offbeat.runs.verify import is_site
 
     verifies = len(words) == 2 and words[0] == VERIFY
     if not verifies and len(words) != 1:
@@ -41,12 +45,19 @@ def audit(
         raise UsageError(f"--head {head} is for verify: offbeat audit verify {words[-1]} --head {head}")
     if verifies and (since is not None or as_json):
         raise UsageError("--since and --json are for showing: verify reads the whole chain")
+    directory, begin = Path(words[-1]), "" if since is None else _since(since)
+    if has_sent_lines(directory) or is_site(directory):
+        if verifies:
+            raise UsageError(
+                f"verify {directory} is not allowed: the record of a site or a helper has no chain"
+            )
+        show_sent(directory, begin, as_json=as_json)
+        return
     record = read_run(words[-1])
     rows = audit_rows(record)
     if verifies:
-        _verify(Path(words[-1]), list(rows), head)
+        _verify(directory, list(rows), head)
         return
-    begin = "" if since is None else _since(since)
     shown = [row for row in rows if _line(row).get("timestamp", "") >= begin]
     if as_json:
         for row in shown:

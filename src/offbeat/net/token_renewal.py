@@ -8,6 +8,7 @@ is used to log in, or at its own expiry.
 import asyncio
 import logging
 from collections.abc import Callable
+from copy import copy
 from functools import partial
 
 from offbeat.core.errors import OffbeatError, reason_of
@@ -99,6 +100,13 @@ class RenewingClientChannel:
     def __init__(self, channel: ClientChannel, store: Callable[[str, int], None]) -> None:
         self._channel, self._store, self._has_another = channel, store, False
         self.send, self.close = channel.send, channel.close
+
+    def over(self, watch: Callable[[ClientChannel], ClientChannel]) -> "RenewingClientChannel":
+        """The same over a watched connection, which then sees the answers of this end too."""
+        watched = copy(self)
+        watched._channel = channel = watch(self._channel)
+        watched.send, watched.close = channel.send, channel.close
+        return watched
 
     async def receive(self) -> FromServer:
         """The next message but `Renewal`.

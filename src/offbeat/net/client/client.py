@@ -16,6 +16,7 @@ from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.heartbeats import Liveness
 from offbeat.net.client.reconnecting import Connect, reconnecting
+from offbeat.net.client.sent_log import SentLog
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock
@@ -48,6 +49,7 @@ class SiteClient:
         keep: Takes the tensors of the model that the run shares by name, those of the site's own included.
             None means that the site does not ask for it.
         rng: Random generator of the delays between two attempts; no part of any result.
+        sent_log: Records what leaves the site. None means that nothing is recorded.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class SiteClient:
         give_up_after: float | None = GIVE_UP_AFTER,
         keep: Callable[[Tensors], object] | None = None,
         rng: Random | None = None,
+        sent_log: SentLog | None = None,
     ) -> None:
         self._connect, self._clock = connect, clock or SystemClock()
         self._liveness = Liveness(self._clock)
@@ -72,6 +75,7 @@ class SiteClient:
         # The run whose server has asked for labels.
         self._run_needs_labels = ""
         self._give_up_after, self._rng = give_up_after, rng or Random()
+        self._sent_log = sent_log or SentLog()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
 
     async def run(self) -> str:
@@ -85,9 +89,11 @@ class SiteClient:
         try:
             known = self._worker.known
             return await reconnecting(
-                self._connect, self._hello, self._serve, self._liveness, backoff, known=known
-            )
+                self._connect, self._hello, self._serve, self._liveness, backoff, known=known,
+                sent_log=self._sent_log,
+            )  # fmt: skip
         finally:
+            self._sent_log.close()
             self._worker.close()
 
     def _hello(self, labels: tuple[int, ...] | None = None) -> Register:
@@ -158,6 +164,7 @@ class SiteClient:
         if self._keep is not None and not message.shares_model:
             raise UsageError(_NOT_SHARED.format("the run does not share its model"))
         log.info("registered: client %d of run %s", message.client, message.run)
+        self._sent_log.registered(message.run, message.client, message.plan)
         self._liveness.lease = message.lease
         self._heartbeats.cancel()
         self._start_heartbeats(channel)

@@ -25,6 +25,7 @@ from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.first_batch import trying
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.reconnecting import Connect, OfSite
+from offbeat.net.client.sent_log import SentLog
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
@@ -78,8 +79,8 @@ async def join(
         validation: Share of `data` in [0, 1) on which the site does not train. The site evaluates models on
             these samples when the server asks, and sends numbers only. They are the same samples in every
             run.
-        state: Directory of the site's state and pending update, which outlive the process there. It is of one
-            site: another one's is refused.
+        state: Directory of the site's state, its pending update and the record of what has left the site,
+            which outlive the process there. It is of one site: another one's is refused.
         device: PyTorch device. A learner has its own.
         threads: Number of PyTorch's threads. More threads may be faster, and change the last bits of the
             results.
@@ -132,6 +133,7 @@ async def join(
         tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch,
         held_out=0 if examples is not None else site.held_out, store=store, clock=clock,
         give_up_after=give_up_after, keep=keep,
+        sent_log=SentLog(None if state is None else user_path(state), site.policy),
     )  # fmt: skip
     return await client.run()
 

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from offbeat.core.errors import OffbeatError, RunError, UsageError, reason_of
 from offbeat.net.backoff import Backoff, NotGettingThroughError
 from offbeat.net.client.heartbeats import Liveness
+from offbeat.net.client.sent_log import SentLog
 from offbeat.net.client.transfers import Transfers
 from offbeat.net.messages import Leave, Register
 from offbeat.net.transport import (
@@ -43,6 +44,7 @@ async def reconnecting(
     backoff: Backoff,
     *,
     known: bool = False,
+    sent_log: SentLog | None = None,
 ) -> str:
     """Open connections one after another until one ends the run; returns the reason.
 
@@ -58,13 +60,14 @@ async def reconnecting(
         liveness: Tells how long the server was there.
         backoff: The delays between the attempts.
         known: Whether the server has accepted the client before, in another process.
+        sent_log: Records each message before it leaves. None means that nothing is recorded.
 
     Raises:
         RunError: The server refuses the client, or cannot be reached, or a message does not get through. Then
             the server is told that the client leaves.
         UsageError: The client's credential was revoked.
     """
-    transfers, clock = Transfers(), liveness.clock
+    transfers, clock = Transfers(sent_log), liveness.clock
     while True:
         reason, begun = "the connection was closed", clock.now()
         under_way: tuple[Transfer, ...] = ()
@@ -93,7 +96,7 @@ async def reconnecting(
         try:
             delay = backoff.next_delay(clock.now(), reason, failed)
         except NotGettingThroughError as error:
-            await _leave(connect, hello(), str(error))
+            await _leave(connect, transfers, hello(), str(error))
             raise
         await clock.sleep(delay)
 
@@ -108,10 +111,10 @@ async def _connected(connect: Connect, *, accepted: bool) -> ClientChannel:
         raise ConnectionError(str(error)) from None
 
 
-async def _leave(connect: Connect, hello: Register, reason: str) -> None:
+async def _leave(connect: Connect, transfers: Transfers, hello: Register, reason: str) -> None:
     """Tell the server why the client leaves, so that it gives the client's task to others."""
     with suppress(OSError):
-        channel = await connect()
+        channel = transfers.watch(await connect())
         channel.send(hello)
         channel.send(Leave(reason))
         await channel.close()

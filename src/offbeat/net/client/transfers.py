@@ -4,9 +4,12 @@ A server that is there, or a heartbeat that passes, says nothing about a message
 link carries. So attempts are counted for each kind of message, until one of the kind is acknowledged.
 """
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from offbeat.net.client.sent_log import SentLog, UnrecordedError
 from offbeat.net.messages import (
     EvaluationRequest,
     EvaluationResult,
@@ -17,9 +20,11 @@ from offbeat.net.messages import (
     UpdateAck,
     UpdateSubmission,
 )
-from offbeat.net.transport import ClientChannel, Transfer
+from offbeat.net.token_renewal import RenewingClientChannel
+from offbeat.net.transport import ChannelClosedError, ClientChannel, Transfer
 from offbeat.secure.messages import UnmaskRequest, UnmaskShare
 
+log = logging.getLogger(__name__)
 _UPDATE, _EVALUATION, _SUM = UpdateSubmission.__name__, EvaluationResult.__name__, UnmaskShare.__name__
 
 
@@ -47,20 +52,25 @@ class Attempts:
 class Transfers:
     """The messages of a client that have not got through, over all its connections.
 
+    Args:
+        sent_log: Records each message before it leaves. None means that nothing is recorded.
+
     Attributes:
         acknowledged: Whether the last connection has brought an update to the server.
     """
 
-    def __init__(self) -> None:
-        self.acknowledged = False
+    def __init__(self, sent_log: SentLog | None = None) -> None:
+        self.sent_log, self.acknowledged = sent_log or SentLog(), False
         self._attempts: dict[str, Attempts] = {}
         # What the connection has begun and the server has not acknowledged, in words, by kind.
         self._begun: dict[str, str] = {}
         # The kinds of answers that the server has asked for in the connection.
         self._asked: set[str] = set()
 
-    def watch(self, channel: ClientChannel) -> "WatchedChannel":
-        """A connection that has just been opened, whose messages are counted here."""
+    def watch(self, channel: ClientChannel) -> ClientChannel:
+        """A connection that has just been opened, whose messages are recorded, and counted here."""
+        if isinstance(channel, RenewingClientChannel):
+            return channel.over(self.watch)
         return WatchedChannel(channel, self)
 
     def sent(self, message: FromSite) -> None:
@@ -134,25 +144,48 @@ class Transfers:
 
 
 class WatchedChannel:
-    """A `ClientChannel` whose messages are counted.
+    """A `ClientChannel` whose messages are recorded and counted; it ends where one cannot be recorded.
 
     Args:
         channel: The connection.
-        transfers: What has not got through.
+        transfers: What has not got through, and the record of what has left.
     """
 
     def __init__(self, channel: ClientChannel, transfers: Transfers) -> None:
         transfers.acknowledged = False
         self._channel, self._transfers = channel, transfers
+        # Why a message could not be recorded. None means that each one was.
+        self._unrecorded: UnrecordedError | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.close = channel.close
 
     def send(self, message: FromSite) -> None:
-        """Queue a message; does nothing on a closed connection."""
+        """Record a message and queue it; does nothing on a closed connection.
+
+        A message that cannot be recorded does not leave, nor does any after it: the connection is closed, and
+        `receive` reports why.
+        """
+        if self._unrecorded is not None:
+            return
+        try:
+            self._transfers.sent_log.sending(message)
+        except UnrecordedError as error:
+            # Who sends may be a task of its own, to which nobody listens.
+            log.error("%s", error)
+            self._unrecorded = error
+            self._closing = asyncio.create_task(self._channel.close("a message cannot be recorded"))
+            return
         self._transfers.sent(message)
         self._channel.send(message)
 
     async def receive(self) -> FromServer:
         """The next message. Raises `ChannelClosedError`."""
-        message = await self._channel.receive()
+        try:
+            message = await self._channel.receive()
+        except ChannelClosedError:
+            if self._unrecorded is None:
+                raise
+        if self._unrecorded is not None:
+            raise self._unrecorded
         self._transfers.received(message)
         return message

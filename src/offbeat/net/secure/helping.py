@@ -18,6 +18,7 @@ from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.connector import connector
 from offbeat.net.client.heartbeats import Liveness
 from offbeat.net.client.reconnecting import Connect, reconnecting
+from offbeat.net.client.sent_log import SentLog
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.run_spec import RunSpec, read_run_spec
@@ -47,7 +48,8 @@ async def help_run(
     Args:
         server: "HOST:PORT", or a function that opens a connection.
         name: The helper's name, as the run's recipe has it and its credential proves it.
-        state: Directory of the helper's durable file, which is never restored from a copy.
+        state: Directory of the helper's durable file, which is never restored from a copy, and of the record
+            of what has left the helper.
         credentials: The helper's credentials for an address. None means none but the name.
         give_up_after: Seconds without a server, or in which one message does not get through, after which to
             fail; None for never.
@@ -69,7 +71,7 @@ async def help_run(
         raise UsageError(f"--state {directory} cannot be made: {reason_of(error)}") from None
     with HelperFile(directory / HELPER_FILE) as file:
         clock = clock or SystemClock()
-        client = HelperClient(connect, Helper(name, file), clock)
+        client = HelperClient(connect, Helper(name, file), clock, SentLog(directory))
         return await client.run(Backoff(give_up_after, rng or Random(), clock.now()))
 
 
@@ -80,9 +82,13 @@ class HelperClient:
         connect: Opens a connection to the server.
         helper: The helper.
         clock: Source of time.
+        sent_log: Records what leaves the helper. None means that nothing is recorded.
     """
 
-    def __init__(self, connect: Connect, helper: Helper, clock: Clock) -> None:
+    def __init__(
+        self, connect: Connect, helper: Helper, clock: Clock, sent_log: SentLog | None = None
+    ) -> None:
+        self._sent_log = sent_log or SentLog()
         self._connect, self._helper, self._liveness = connect, helper, Liveness(clock)
         self._spec: RunSpec | None = None
         # Summing masks takes a while, and the event loop must not wait for it.
@@ -96,9 +102,11 @@ class HelperClient:
         try:
             known = self._helper.committee is not None
             return await reconnecting(
-                self._connect, self._hello, self._serve, self._liveness, backoff, known=known
-            )
+                self._connect, self._hello, self._serve, self._liveness, backoff, known=known,
+                sent_log=self._sent_log,
+            )  # fmt: skip
         finally:
+            self._sent_log.close()
             self._thread.shutdown(wait=True)
 
     def _hello(self) -> Register:
@@ -143,6 +151,7 @@ class HelperClient:
                 case Rejected():
                     raise ChannelClosedError(message.reason)
                 case Registered():
+                    self._sent_log.registered(message.run, None, message.plan)
                     self._liveness.lease, self._spec = message.lease, _secure_spec(message.plan)
                 case Committee():
                     self._adopt(message)
