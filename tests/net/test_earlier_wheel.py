@@ -1,4 +1,4 @@
-"""Sites and servers of this version with those of an earlier wheel; and a pair that is refused.
+"""Sites and servers of this version with those of an earlier wheel, and a site of a much later version.
 
 The wheel is that of a commit, until there is a release. It is built from the history here, and runs
 with the dependencies of this checkout.
@@ -133,19 +133,21 @@ def test_either_end_is_the_earlier_one(earlier: Path, tmp_path: Path, new: str) 
     assert read_run(state).status == "finished"
 
 
-def test_a_pair_that_is_refused(tmp_path: Path) -> None:
+def test_a_site_of_a_much_later_version_is_served(tmp_path: Path) -> None:
     state = tmp_path / "run"
+    one = tmp_path / "recipe.yaml"
+    one.write_text(yaml.safe_dump({**RECIPE, "clients": 1}), encoding="utf-8")
     server = begin(
-        HERE, tmp_path / "server.log", "serve", recipe(tmp_path), "--state", state, "--listen", "127.0.0.1:0"
-    )
+        HERE, tmp_path / "server.log", "serve", one, "--state", state, "--listen", "127.0.0.1:0"
+    )  # fmt: skip
     try:
         address = address_of(state, server)
         words = ("join", address, "--name", "site-0", "--data", "digits:1/2")
         site = begin(HERE, tmp_path / "site.log", *words, script=("-c", LATER))
-        assert site.wait() == 1
-        assert server.poll() is None
+        assert site.wait() == 0
+        assert server.wait() == 0
     finally:
         server.kill()
         server.wait()
-    said = (tmp_path / "site.log").read_text(encoding="utf-8")
-    assert "which serves sites of 0.0 and 0.1, and this site has 0.9.0: upgrade the server" in said
+    said = (tmp_path / "server.log").read_text(encoding="utf-8")
+    assert said.count("another version of Offbeat: the site has Offbeat 0.9.0, and this server") == 1

@@ -29,7 +29,7 @@ from offbeat.net.transport import (
     CredentialRefusedError,
     CredentialRevokedError,
 )
-from offbeat.net.versions import METADATA, VERSION_KEY, refusal
+from offbeat.net.versions import METADATA
 from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
@@ -93,9 +93,6 @@ async def _admitted(
         if not set(ADMITTED) <= set(metadata):
             raise await broken(call)
         told = {key: value for key, value in metadata if isinstance(value, str)}
-        theirs = told.get(VERSION_KEY)
-        if theirs is not None and (why := refusal(theirs, __version__)) is not None:
-            raise ChannelRefusedError(why)
         on_failure.pop_all()
     return call, channel, told
 
@@ -194,7 +191,7 @@ async def broken(call: Call) -> ChannelClosedError:
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return ChannelRefusedError(
             f"the server does not work with this site's Offbeat {__version__}, which speaks version "
-            f"{VERSION} of the protocol ({what}): install the same version of Offbeat at both ends"
+            f"{VERSION} of the wire ({what}): install versions of Offbeat that speak the same one"
         )
     if code in FINAL:
         return _REFUSALS.get(code, ChannelRefusedError)(f"the server has refused this site: {what}")

@@ -1,5 +1,7 @@
 """Common definitions of both ends of the gRPC transport: method, channel options, status codes."""
 
+import re
+
 import grpc
 
 from offbeat.net.wire.limits import FRAME, Limits
@@ -12,6 +14,7 @@ ADMITTED = (("offbeat-protocol", f"{VERSION}"),)
 TIME_KEY = "offbeat-time"
 """The key of the server's time in this metadata: seconds since 1970, for a site that compares clocks."""
 ChannelOptions = list[tuple[str, int]]
+_METHOD = re.compile(r"/offbeat\.v([0-9]{1,6})\.", re.ASCII)
 
 STATUS = {
     "": grpc.StatusCode.CANCELLED,
@@ -25,7 +28,7 @@ STATUS = {
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "site": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "logins": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "version": grpc.StatusCode.FAILED_PRECONDITION,
+    "wire": grpc.StatusCode.UNIMPLEMENTED,
     "ours": grpc.StatusCode.INTERNAL,
 }
 """The status for each kind of end; every other kind is a protocol error. "" is no failure."""
@@ -41,6 +44,12 @@ FINAL = frozenset(
     }
 )
 """Statuses after which another attempt without a change is of no use."""
+
+
+def wire_version(method: str) -> str | None:
+    """The version of the wire that a call of another method speaks, as a number; None where it tells none."""
+    found = _METHOD.match(method)
+    return None if found is None else found[1]
 
 
 def channel_options(limits: Limits) -> ChannelOptions:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from time import time
@@ -46,6 +47,7 @@ from offbeat.net.grpc.protocol import (
     VERSION,
     ChannelOptions,
     channel_options,
+    wire_version,
 )
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.grpc.throughput import THROUGHPUT, ThroughputService
@@ -53,7 +55,7 @@ from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Reje
 from offbeat.net.refusal_log import RefusalLog
 from offbeat.net.token_renewal import RenewingServerChannel
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError, ServerChannel
-from offbeat.net.versions import METADATA, VERSION_KEY, refusal
+from offbeat.net.versions import METADATA, VERSION_KEY, difference
 from offbeat.net.wire.connection import CloseReason, Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
@@ -80,6 +82,7 @@ SOCKET_MODE = 0o660
 """Mode of a Unix socket: its owner and its group, such as that of a proxy, may connect."""
 # Streams on one HTTP/2 connection. An honest site has one, and a second while it reconnects.
 _STREAMS = 8
+_MOST_VERSIONS = 10_000
 _LONGEST_NAME = 256  # characters of a site's key, and of the name of its process
 
 
@@ -118,6 +121,8 @@ class GrpcListener:
         self._connections: dict[str, RunningConnection] = {}
         self._incumbents = Incumbents()
         self._refusals = RefusalLog()
+        # The version that each site has told last.
+        self._versions: dict[str, str | None] = {}
         self._throughput = ThroughputService()
         self._server: aio.Server | None = None
         # As many connections again as sites may have, for peers without a credential yet.
@@ -154,7 +159,7 @@ class GrpcListener:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
         check_free(address)
         server = aio.server(options=_server_options(self._limits, self._door.most))
-        server.add_generic_rpc_handlers((_Methods(self._connect, self._measure), Health()))
+        server.add_generic_rpc_handlers((_Methods(self._connect, self._measure, self._refuse), Health()))
         event = {"action": "config.reload", "files": "the server's certificate and key"}
         certificate = credentials.certificate
 
@@ -200,6 +205,16 @@ class GrpcListener:
                 self._open -= 1
         self._end(context, site, ending)
 
+    async def _refuse(self, method: str, _requests: Any, context: Context) -> None:
+        """Refuse a call of a version of the wire that this server does not know."""
+        theirs = wire_version(method)
+        spoken = "another one" if theirs is None else f"version {theirs}"
+        reason = (
+            f"this server has Offbeat {__version__}, which speaks version {VERSION} of the wire, and the "
+            f"site speaks {spoken}: install a version of Offbeat that speaks version {VERSION} at the site"
+        )
+        self._end(context, None, CloseReason(reason, "wire"))
+
     async def _measure(self, _requests: Any, context: Context) -> None:
         """Measure the throughput of a site that shows its credential."""
         verified, _, ending = self._login(context)
@@ -240,8 +255,6 @@ class GrpcListener:
         if verified.token.unused:
             await asyncio.to_thread(verified.token.use)
         site, most = verified.site, self._limits.of_a_site
-        if (unfit := refusal(__version__, metadata.get(VERSION_KEY))) is not None:
-            return site, CloseReason(unfit, "version")
         if self._open_of[site] >= most:
             return site, CloseReason(f"site {site} has {most} connections, more are not allowed", "site")
         self._open_of[site] += 1
@@ -285,6 +298,7 @@ class GrpcListener:
             holder = Holder(metadata.get(PROCESS_KEY, "")[:_LONGEST_NAME], bound is True)
             self._check_incumbent(connection, holder)
             if connection.ending is None:
+                self._tell_version(verified.site, metadata.get(VERSION_KEY))
                 actor = Actor(verified.site, "site", self._host(context))
                 self._audit.record_repeated(actor, {"action": "site.connect"})
                 if bound is False:
@@ -316,6 +330,16 @@ class GrpcListener:
             refused = self._incumbents.refusal(connection.site, older.holder, holder)
             if refused is not None:
                 connection.abort(refused)
+
+    def _tell_version(self, site: str, version: str | None) -> None:
+        """Warn of a site whose version differs from this server's, once for each version that it tells."""
+        if self._versions.get(site) == version:
+            return
+        if len(self._versions) >= _MOST_VERSIONS:
+            self._versions.clear()
+        self._versions[site] = version
+        if (told := difference(__version__, version)) is not None:
+            _log.warning("another version of Offbeat: %s", told, extra={"site": site})
 
     def _tell_of_key(self, context: Context, site: str, key: str) -> None:
         """Tell the log, the metrics and the audit of a site whose token is bound to another key."""
@@ -381,12 +405,12 @@ class GrpcListener:
 
 
 class _Methods(grpc.GenericRpcHandler):
-    """The method of the service, and that of its throughput; other versions of the protocol get a reason."""
+    """The method of the service, and that of its throughput; other versions of the wire get a reason."""
 
-    def __init__(self, connect: Any, measure: Any) -> None:
+    def __init__(self, connect: Any, measure: Any, refuse: Any) -> None:
         self._connect: Any = grpc.stream_stream_rpc_method_handler(connect)
         self._measure: Any = grpc.stream_stream_rpc_method_handler(measure)
-        self._refuse: Any = grpc.stream_stream_rpc_method_handler(_refuse_version)
+        self._refuse = refuse
 
     def service(self, call: grpc.HandlerCallDetails) -> Any:
         """The handler of a call; None if there is no such method."""
@@ -394,15 +418,10 @@ class _Methods(grpc.GenericRpcHandler):
             return self._connect
         if call.method == THROUGHPUT:
             return self._measure
-        return self._refuse if call.method.startswith("/offbeat.") else None
-
-
-async def _refuse_version(_requests: Any, context: Context) -> None:
-    reason = (
-        f"this server has Offbeat {__version__}, which speaks version {VERSION} of the protocol: install the "
-        "same version of Offbeat"
-    )
-    _finish(context, grpc.StatusCode.UNIMPLEMENTED, reason)
+        if not call.method.startswith("/offbeat."):
+            return None
+        refuse: Any = grpc.stream_stream_rpc_method_handler(partial(self._refuse, call.method))
+        return refuse
 
 
 async def _broken(error: Exception | None) -> ChannelClosedError:
