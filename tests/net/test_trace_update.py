@@ -9,7 +9,7 @@ from tests.net.support import torch_left_alone
 from tests.script_modules import load_script
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "trace_update.py"
-MODULES, QUEUES = 18, 4
+MODULES, QUEUES = 19, 4
 
 
 def test_an_update_passes_few_modules_and_queues() -> None:
