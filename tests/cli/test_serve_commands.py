@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -341,9 +342,17 @@ def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
     refused(offbeat("join", "nowhere", "--name", "a", "--data", "digits:1/4"), "it must be HOST:PORT")
 
 
-def test_a_site_that_finds_no_server_gives_up(offbeat: Any) -> None:
-    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--give-up-after", 0.01)
+def test_a_site_that_finds_no_server_gives_up(offbeat: Any, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "offbeat"):
+        answer = offbeat(
+            "join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--give-up-after", 0.01
+        )
     refused(answer, r"no server for 0.01 s \(.*\): .*; --give-up-after says for how many seconds to try", 1)
+    assert [record.getMessage() for record in caplog.records if record.name == "offbeat.cli.join"] == [
+        "joining 127.0.0.1:1 with --data digits:1/4: loading PyTorch",
+        "loading --data digits:1/4",
+        "connecting to 127.0.0.1:1",
+    ]
 
 
 def test_stop_without_a_server(offbeat: Any, tmp_path: Path) -> None:

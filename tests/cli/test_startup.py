@@ -1,5 +1,6 @@
 """What the command line does not import before it is needed."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,21 @@ def test_a_run_to_its_end_loads_no_library_but_pytorch_and_what_that_loads(tmp_p
     assert {"torch", "offbeat.sim"} <= found
     assert found <= {"torch", "numpy", "filelock", "jinja2", "offbeat.data", "offbeat.sim", "offbeat.world",
                      "offbeat.report"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("way", "to"), [("127.0.0.1:1", "127.0.0.1:1"), ("--kit=north.kit", "the server of north.kit")]
+)
+def test_join_says_where_it_goes_and_what_it_loads_before_pytorch(way: str, to: str) -> None:
+    code = "import sys; sys.modules['torch'] = None; from offbeat.cli import main; main()"
+    arguments = ["join", way, "--data", "digits:1/4"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode != 0
+    event = json.loads(done.stderr.splitlines()[0])["event"]
+    assert event == f"joining {to} with --data digits:1/4: loading PyTorch"
+    assert done.stdout == ""
 
 
 @pytest.mark.thorough

@@ -1,6 +1,7 @@
 """The command that takes part in a run as a site."""
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from offbeat.local.torch_learner import TorchLearner
     from offbeat.net.client.policy import SitePolicy
 
-
+_log = logging.getLogger(__name__)
 GROUPS = {
     "policy": KeyGroup("offbeat.net.client.policy", "SitePolicy"),
     "examples": KeyGroup("offbeat.local.examples_privacy", "ExamplesPrivacy"),
@@ -138,6 +139,18 @@ def join(
     log_level: LogLevel = "info",
 ) -> None:
     """Take part in a run as a site, with data that stay at the site."""
+    setup_logs(log, log_level)
+    if (helper is None) != (helper_state is None):
+        raise UsageError("--helper and --helper-state belong together: give both, or neither")
+    if (data is None) == (learner is None):
+        raise UsageError("give --data, or --learner, which has data of its own")
+    if model is not None and (learner is not None or ":" not in model):
+        raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
+    give_up = seconds_or_never(give_up_after)
+    source = f"--data {data}" if learner is None else f"--learner {learner}"
+    if address is not None or kit is not None:
+        # Loading PyTorch may take a slow machine a minute.
+        _log.info("joining %s with %s: loading PyTorch", address or f"the server of {kit}", source)
     with requires_extra("net"):
         from offbeat.net.client.connector import connector
         from offbeat.net.client.join import join as join_run
@@ -148,24 +161,17 @@ def join(
     from offbeat.local.examples_privacy import ExamplesPrivacy
     from offbeat.models.specs import NamedModel
 
-    setup_logs(log, log_level)
     ungrouped, settings = split_sets(sets, GROUPS)
     if ungrouped:
         raise UsageError(
             f"--set {ungrouped[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
         )
     site_options = validated(SiteOptions, settings.get("site", {}), "--set site")
-    give_up = seconds_or_never(give_up_after)
     access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext, state)
     connect = access.connect()
     check_device(device, "--device")
-    if (helper is None) != (helper_state is None):
-        raise UsageError("--helper and --helper-state belong together: give both, or neither")
-    if (data is None) == (learner is None):
-        raise UsageError("give --data, or --learner, which has data of its own")
-    if model is not None and (learner is not None or ":" not in model):
-        raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
     allowed = allowed_names(allow)
+    _log.info("loading %s", source)
     dataset = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
     own_policy = make_policy(policy, settings.get("policy"))
@@ -182,6 +188,7 @@ def join(
         keep_model=keep_model, min_step_seconds=site_options.min_step_seconds, policy=own_policy,
         examples_privacy=examples, accept=accept or (),
     )  # fmt: skip
+    _log.info("connecting to %s", access.place)
     # Files that the site's own code writes are private.
     os.umask(0o077)
     site = _as_service(taking_part, access.place)
