@@ -26,6 +26,7 @@ from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdat
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.specs import LogisticSpec
 from offbeat.net import SitePolicy, join
+from offbeat.net.client.sent_log import sent_lines
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
@@ -164,6 +165,10 @@ def test_the_sums_are_those_of_the_updates_in_clear(
     privacy = privacy_of(noise=ob.Noise(multiplier=4, bands=bands)) if bands else privacy_of()
     with torch_left_alone(), injected_rounding(deltas), noted_seeds(noises):
         assert asyncio.run(federation(tmp_path, algorithm, privacy)) == "reached 24 client tasks"
+    for helper in HELPERS:
+        left = list(sent_lines(tmp_path / helper))
+        assert {"run", "register", "unmask_share"} <= {line["kind"] for line in left}
+        assert all(line["release"] >= 0 for line in left if line["kind"] == "unmask_share")
     record = read_run(tmp_path / "run")
     rows = list(record.rows())
     names = [row.name for row in rows]

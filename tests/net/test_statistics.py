@@ -13,10 +13,20 @@ from offbeat.data.federated import without_clients
 from offbeat.local.feature_statistics import StatisticsLearner
 from offbeat.models.specs import LogisticSpec, StandardizedSpec
 from offbeat.net import SitePolicy
+from offbeat.net.client.sent_log import sent_lines
+from offbeat.net.client.site import STATISTICS
 from offbeat.recipes.statistics import read_statistics
 from offbeat.sim.gather_statistics import statistics_experiment
 
 SITES = {"north": torch.randn(40, 3) * 5 + 100, "south": torch.randn(25, 3) * 5 + 90}
+
+
+def test_a_site_records_that_it_told_statistics(tmp_path: Path) -> None:
+    gather(tmp_path / "run")
+    left = list(sent_lines(tmp_path / "north"))
+    (registered,) = [line for line in left if line["kind"] == "run"]
+    assert registered["model"] == STATISTICS
+    assert any(line["kind"] == "update_submission" and line["run"] == registered["run"] for line in left)
 
 
 def gather(state: Path, policy: SitePolicy | None = None) -> list[object]:
