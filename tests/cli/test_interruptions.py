@@ -1,5 +1,6 @@
 """An interruption at any moment after the entry point is one line and exit code 130, in real processes."""
 
+import json
 import signal
 from pathlib import Path
 
@@ -32,10 +33,13 @@ def test_an_import_does_not_hide_an_interruption(
     (tmp_path / "own.py").write_text(HIDING.format(number.name, hidden_in), encoding="utf-8")
     words = ("127.0.0.1:1", "--name", "north", "--data", "own:sites")
     site = Fork(OFFBEAT, "join", *words, cwd=tmp_path)
-    said = site.communicate(300)
-    assert (site.returncode, said) == (
-        130, ("", "offbeat: interrupted; the same command takes part again\n"),
+    out, err = site.communicate(300)
+    *events, last = err.splitlines()
+    assert (site.returncode, out, last) == (
+        130, "", "offbeat: interrupted; the same command takes part again"
     )  # fmt: skip
+    # Before it stand only events, of one line of JSON each.
+    assert [json.loads(line)["level"] for line in events] == ["info", "info"]
 
 
 @pytest.mark.parametrize("command", ["join", *thorough("helper")])

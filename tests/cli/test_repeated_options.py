@@ -26,7 +26,10 @@ from offbeat.recipes.load import assignments, document_of, load_recipe
         ("run digits --initial a --set initial=b", "--set initial is given twice"),
         ("resume one --set until.tasks=3 --set until.tasks=4", "--set until.tasks is given twice"),
         ("serve digits --state s --set server.lease=3 --set server.lease=4", "--set server.lease is given"),
-        ("join x:1 --set site.threads=1 --set site.threads=2", "--set site.threads is given twice, 1 and 2"),
+        (
+            "join x:1 --data digits --set site.threads=1 --set site.threads=2",
+            "--set site.threads is given twice, 1 and 2",
+        ),
         # All labels of a list that is given in parts are looked at.
         ("compare digits -a fedavg -a nosuch", "--algorithms nosuch is unknown"),
         ("compare digits -a nosuch -a fedavg,fedbuff", "--algorithms nosuch is unknown"),
