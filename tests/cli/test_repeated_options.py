@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from offbeat.recipes.load import assignments, document_of, load_recipe
+from offbeat.recipes.assignments import assignments
+from offbeat.recipes.load import document_of, load_recipe
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from offbeat.recipes.load import assignments, document_of, load_recipe
         ("resume one --set until.tasks=3 --set until.tasks=4", "--set until.tasks is given twice"),
         ("serve digits --state s --set server.lease=3 --set server.lease=4", "--set server.lease is given"),
         (
-            "join x:1 --data digits --set site.threads=1 --set site.threads=2",
+            "join x:1 --set site.threads=1 --set site.threads=2",
             "--set site.threads is given twice, 1 and 2",
         ),
         # All labels of a list that is given in parts are looked at.

@@ -140,6 +140,11 @@ def join(
 ) -> None:
     """Take part in a run as a site, with data that stay at the site."""
     setup_logs(log, log_level)
+    ungrouped, settings = split_sets(sets, GROUPS)
+    if ungrouped:
+        raise UsageError(
+            f"--set {ungrouped[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
+        )
     if (helper is None) != (helper_state is None):
         raise UsageError("--helper and --helper-state belong together: give both, or neither")
     if (data is None) == (learner is None):
@@ -161,11 +166,6 @@ def join(
     from offbeat.local.examples_privacy import ExamplesPrivacy
     from offbeat.models.specs import NamedModel
 
-    ungrouped, settings = split_sets(sets, GROUPS)
-    if ungrouped:
-        raise UsageError(
-            f"--set {ungrouped[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
-        )
     site_options = validated(SiteOptions, settings.get("site", {}), "--set site")
     access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext, state)
     connect = access.connect()

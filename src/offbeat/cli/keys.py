@@ -14,6 +14,7 @@ from importlib.resources import files
 from typing import Any
 
 from offbeat.core.errors import UsageError
+from offbeat.recipes.assignments import assignments, set_key
 
 _ATTRIBUTE = re.compile(r"^    (\w+): (.+(?:\n {5,}.+)*)", re.MULTILINE)
 _LINK = re.compile(r"\[([^]]+)\]\([^)]+\)")
@@ -102,7 +103,6 @@ def split_sets(
     Raises:
         UsageError: A value has no YAML, its key stands twice, or is set in another way.
     """
-    from offbeat.recipes.load import assignments, change
 
     def group(text: str) -> str:
         return text.partition("=")[0].partition(".")[0]
@@ -119,7 +119,7 @@ def split_sets(
                 raise UsageError(f"--set {text} is not allowed: {way}")
         if key == first and not isinstance(value, dict):
             raise UsageError(f"--set {text} is not allowed: give --set {first}.KEY=VALUE")
-        change(settings, key, value)
+        set_key(settings, key, value)
     return [text for text in sets or () if text not in grouped], settings
 
 

@@ -1,6 +1,6 @@
 """Load recipes: find, read, change and check them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
@@ -21,6 +21,7 @@ from offbeat.core.validation import (
     most_relevant,
 )
 from offbeat.documents import parse_yaml, read_text, user_path
+from offbeat.recipes.assignments import assignment, assignments, set_key
 from offbeat.recipes.hints import keys_allowed, places_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_label_trace, inline_trace, resolve_trace_path
@@ -78,7 +79,7 @@ def load_recipe(
         _resolve_paths(section, path.parent)
     swept: dict[str, list[Any]] = {}
     for text in sweeps:
-        key, values = _assignment(text, "--sweep", "section.key=value,value", "[{}]")
+        key, values = assignment(text, "--sweep", "section.key=value,value", "[{}]")
         swept.setdefault(key, []).extend(values)
     if swept:
         document["sweep"] = _mapping(document, "sweep") | swept
@@ -211,18 +212,9 @@ def change(document: dict[str, Any], key: str, value: Any, where: str = "--set")
     """Set a dotted key. `algorithm.name=LABEL` chooses the label, as `algorithm=LABEL` does."""
     if key == "algorithm.name":
         key = "algorithm"
-    *path, last = key.split(".")
-    if path[:1] == ["algorithm"]:
+    if key.startswith("algorithm."):
         _choose(document)
-    place = document
-    for part in path:
-        inner = place.get(part)
-        if inner is None:
-            inner = place[part] = {}
-        if not isinstance(inner, dict):
-            raise UsageError(f"{where} {key} is not allowed: {part} is not a section but {inner!r}")
-        place = inner
-    place[last] = value
+    set_key(document, key, value, where)
 
 
 def _choose(document: dict[str, Any]) -> None:
@@ -278,33 +270,6 @@ def _label_changes(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The options that the labels of a document set, of those labels that set any."""
     labels = (own for own in _mapping(document, "algorithms").values() if isinstance(own, dict))
     return [changes for own in labels if isinstance(changes := own.get("set"), dict)]
-
-
-def assignments(sets: Iterable[str]) -> list[tuple[str, Any]]:
-    """Keys and values of the options `--set`: an algorithm's name, then sections, then the keys within.
-
-    Args:
-        sets: The values of `--set`, `key=value` each.
-
-    Raises:
-        UsageError: One has no YAML value, or a key stands twice, of which one value would be lost.
-    """
-    changes: dict[str, Any] = {}
-    for text in sets:
-        key, value = _assignment(text, "--set", "section.key=value")
-        key = "algorithm" if key == "algorithm.name" else key
-        if key in changes:
-            raise UsageError(f"--set {key} is given twice, {changes[key]!r} and {value!r}: give it once")
-        changes[key] = value
-    return sorted(changes.items(), key=lambda pair: (pair[0] != "algorithm", pair[0].count(".")))
-
-
-def _assignment(text: str, option: str, form: str, wrapped: str = "{}") -> tuple[str, Any]:
-    """Key and YAML value of an option `key=value`."""
-    key, equals, value = text.partition("=")
-    if not (key and equals):
-        raise UsageError(f"{option} {text} is not allowed: write {form}")
-    return key, parse_yaml(wrapped.format(value), f"{option} {text}")
 
 
 def document_of(recipe: Recipe) -> dict[str, Any]:
