@@ -108,6 +108,11 @@ class Timer(Struct, frozen=True, gc=False):
 
 RUN_ENDED = "the run has ended: "
 """The beginning of the reason of a release that the run's end has cut off."""
+UPDATES_GONE = (
+    "its updates were trained from withdrawn versions, turned out to be absurd, or were damaged on the "
+    "server's disk"
+)
+"""The reason of an aggregation of which too few updates are held."""
 
 
 class Skipped(Struct, frozen=True, gc=False):

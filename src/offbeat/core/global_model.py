@@ -17,7 +17,7 @@ from offbeat.core.buffer_domains import domains_of
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
-from offbeat.core.events import ClientId, Released, RolledBack, Skipped, TaskId, Version
+from offbeat.core.events import UPDATES_GONE, ClientId, Released, RolledBack, Skipped, TaskId, Version
 from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite, norms_of
 from offbeat.core.learner import DAMAGED, LocalResult
@@ -186,11 +186,7 @@ class GlobalModel:
         updates = [self.updates.pop(task) for task in command.tasks if task in self.updates]
         before, self.version = self.version, command.version
         if len(updates) < self.release.fewest:
-            lost = (
-                "its updates were trained from withdrawn versions, turned out to be absurd, or were damaged "
-                "on the server's disk"
-            )
-            self._skip(command, lost)
+            self._skip(command, UPDATES_GONE)
             return
         if command.note:
             updates = [replace(u, note=command.note) for u in updates]

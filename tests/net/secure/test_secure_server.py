@@ -12,6 +12,8 @@ import torch
 from msgspec.structs import replace as replace_update
 
 import offbeat as ob
+from offbeat.core.events import UPDATES_GONE
+from offbeat.core.good_version import GoodVersion
 from offbeat.core.privacy.accounting import coefficients
 from offbeat.core.privacy.noise import banded_noise
 from offbeat.net.messages import Leave, Register, Rejected, UpdateAck, UpdateSubmission
@@ -629,6 +631,30 @@ def test_failed_releases_are_given_up_as_those_that_wait_for_an_absent_helper(tm
     assert len(f.journal("released")) > 4
     assert all(row["seconds"] >= 40 for row in f.journal("released")[3:])
     assert f.coordinator.driver.engine.versions == 0
+
+
+@pytest.mark.parametrize("secure", [{"helpers": ("a", "b")}, FOUR])
+def test_a_release_of_withdrawn_updates_is_not_asked_of_helpers(
+    secure: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It fails as without helpers, and says nothing about them."""
+    f = SecureFederation(tmp_path, tasks=40, secure=secure)
+
+    def go_back(_: int, f: SecureFederation) -> None:
+        driver = f.coordinator.driver
+        held = len(driver.tensors.updates)
+        if driver.engine.versions and held == 2 and not driver.engine.waiting:
+            driver.tensors.good = GoodVersion.in_memory(0, driver.tensors.model)
+            driver.roll_back(f.now, "it has collapsed")
+
+    drive(f, meanwhile=go_back)
+    assert f.coordinator.stopped == "reached 40 client tasks"
+    failed = [row for row in f.journal("released") if row["reason"]]
+    assert len(failed) > 3
+    assert {row["reason"] for row in failed} == {UPDATES_GONE}
+    assert not any(row["helpers"] or row.get("at_fault") for row in failed)
+    assert not logged(caplog, "release waits")
+    f.check_manifests()
 
 
 # ---- what an operator is told ----

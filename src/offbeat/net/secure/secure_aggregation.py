@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
 from offbeat.core.events import (
+    UPDATES_GONE,
     Arrived,
     ClientId,
     CommitteeFormed,
@@ -193,7 +194,8 @@ class SecureAggregation:
                 self.evidence.note(event, summed, self._owners, self._present, self._formed())
                 self._manifest = None
                 self.helpers.note_instances(event.instances)
-                if not is_given_up(event.reason):
+                # Neither the run's end nor a rollback says anything about helpers.
+                if not is_given_up(event.reason) and event.reason != UPDATES_GONE:
                     # Without a site that is sent away the next releases may be right.
                     goes_on = not event.reason or len(self.evidence.sent_away) > away
                     self._failed = 0 if goes_on else self._failed + 1
@@ -467,6 +469,9 @@ class SecureAggregation:
             MaskedEntry(task, clients[task], sites[clients[task]].name, weights[task], boxes)
             for task, (_, boxes) in unpacked.items()
         ]
+        if manifest is None and len(entries) < committee.least:
+            self._finish(now, UPDATES_GONE)
+            return
         fixed = None
         if manifest is not None:
             own = [(task, clients[task], weights[task]) for task in manifest.tasks]
