@@ -109,7 +109,7 @@ class SiteClient:
         """Serve one connection, to its end or that of the run; returns the reason of the run's end."""
         self._liveness.hear(served=False)
         channel.send(self._hello())
-        self._start_heartbeats(channel)
+        self._liveness.start_heartbeats(channel, self._worker.heartbeat)
         try:
             return await self._receive(channel)
         except DataError as error:
@@ -120,8 +120,7 @@ class SiteClient:
             raise
         finally:
             self._worker.disconnected()
-            self._heartbeats.cancel()
-            await asyncio.gather(self._heartbeats, return_exceptions=True)
+            await self._liveness.end_heartbeats()
             await channel.close()
 
     async def _receive(self, channel: ClientChannel) -> str | None:
@@ -166,8 +165,7 @@ class SiteClient:
         log.info("registered: client %d of run %s", message.client, message.run)
         self._sent_log.registered(message.run, message.client, message.plan)
         self._liveness.lease = message.lease
-        self._heartbeats.cancel()
-        self._start_heartbeats(channel)
+        self._liveness.start_heartbeats(channel, self._worker.heartbeat)
         await self._worker.prepare(message)
 
     def _tell_labels(self, channel: ClientChannel, plan: str) -> None:
@@ -188,7 +186,3 @@ class SiteClient:
             what = f"the run has ended ({finished.reason}), and does not share its model"
             raise RunError(_NOT_SHARED.format(what))
         await asyncio.to_thread(self._keep, self._worker.own_tensors(finished.run, finished.model))
-
-    def _start_heartbeats(self, channel: ClientChannel) -> None:
-        heartbeats = self._liveness.send_heartbeats(channel, self._worker.heartbeat)
-        self._heartbeats = asyncio.create_task(heartbeats)

@@ -123,15 +123,14 @@ class HelperClient:
         """Serve one connection, to its end or that of the run; returns the reason of the run's end."""
         self._liveness.hear(served=False)
         channel.send(self._hello())
-        heartbeats = asyncio.create_task(self._liveness.send_heartbeats(channel, Heartbeat))
+        self._liveness.start_heartbeats(channel, Heartbeat)
         try:
             return await self._receive(channel)
         except UsageError as error:
             channel.send(Leave(str(error)))
             raise
         finally:
-            heartbeats.cancel()
-            await asyncio.gather(heartbeats, return_exceptions=True)
+            await self._liveness.end_heartbeats()
             await channel.close()
 
     async def _receive(self, channel: ClientChannel) -> str | None:
@@ -153,6 +152,7 @@ class HelperClient:
                 case Registered():
                     self._sent_log.registered(message.run, None, message.plan)
                     self._liveness.lease, self._spec = message.lease, _secure_spec(message.plan)
+                    self._liveness.start_heartbeats(channel, Heartbeat)
                 case Committee():
                     self._adopt(message)
                 case UnmaskRequest():
