@@ -289,6 +289,43 @@ def test_a_revoked_or_foreign_kit_is_refused_in_one_sentence(federation: Federat
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"token": "north:" + 43 * "A"}, "the token is not valid: ask the server's operator to enrol"),
+        ({"name": "south", "token": "south:"}, "the token is not valid: ask the server's operator to enrol"),
+        ({"address": "localhost:"}, "localhost; it is for 127.0.0.1: give the address with a name of the"),
+        ({"ca": None, "fingerprint": None}, "speaks TLS, and this site does not: give --ca FILE .* or a kit"),
+        ({"expires": 4e9}, "the token of site north expired on 20"),
+        ({}, "the token of site north was revoked on 20"),
+    ],
+)
+def test_a_kit_with_a_wrong_value_is_refused_in_one_sentence(
+    changes: dict[str, str | None], says: str, federation: Federation
+) -> None:
+    async def story() -> None:
+        async with federation.serving() as at:
+            whole = json.loads(federation.kit.path.read_bytes())
+            secret, port = whole["token"].partition(":")[2], at.address.rpartition(":")[2]
+            added = {"south:": secret, "localhost:": port}
+            own = {
+                key: f"{value}{added.get(str(value), '')}" if isinstance(value, str) else value
+                for key, value in changes.items()
+            }
+            if "expires" in changes:
+                federation.late = LIFE + 1  # the server's clock
+            elif not changes:
+                enrol(federation.tokens, "north", life=LIFE)
+            write_kit(federation.kit.path, whole | own)
+            with pytest.raises((ChannelRefusedError, UsageError), match=says) as refused:
+                await KitConnector(federation.kit)()
+            assert "\n" not in str(refused.value)
+            assert secret not in str(refused.value)
+            assert not at.heard.links
+
+    asyncio.run(story())
+
+
 def test_a_token_that_ends_soon_and_is_not_renewed_is_a_warning(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,7 +30,7 @@ def kit(
     rows = {
         "site": site_kit.name, "server": site_kit.address,
         "fingerprint": site_kit.fingerprint or "none: the authorities that the system trusts",
-        "run": site_kit.run or "the one that the server has", "expires": site_kit.ends,
+        "expires": site_kit.ends,
         "made by": f"Offbeat {site_kit.made_by}", "format": str(site_kit.offbeat_kit),
     }  # fmt: skip
     for name, value in rows.items():

@@ -48,7 +48,6 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
             the system trusts.
         fingerprint: The SHA-256 fingerprints of all certificates in `ca`, to be compared by telephone, with
             commas between. None without one.
-        run: The run to take part in, at a server of several. None means the one that the server has.
         policy: A template of the site's policy (YAML).
         made_by: The version of Offbeat that has made it.
         previous: The token before the last renewal; empty before the first.
@@ -61,7 +60,6 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
     expires: float | None = None
     ca: _Long | None = None
     fingerprint: _Short | None = None
-    run: _Short | None = None
     policy: _Long = ""
     made_by: _Short = ""
     previous: _Short = ""
@@ -180,7 +178,7 @@ class KitFile:
                 raise UsageError("its address has no port")
             if kit.expires is not None and not 0 <= kit.expires < _LATEST:
                 raise UsageError("its expiry is no time")
-            texts = (kit.address, kit.made_by, kit.run or "", kit.policy.replace("\n", ""))
+            texts = (kit.address, kit.made_by, kit.policy.replace("\n", ""))
             # These texts are printed to a terminal.
             if not all(text.isprintable() for text in texts):
                 raise UsageError("it has characters that are not printable")

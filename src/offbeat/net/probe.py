@@ -354,7 +354,7 @@ class _Probe:
             raise UnreachableError(
                 "TLS",
                 f"{self._address} speaks TLS, and this site does not: give --ca FILE with the authority of "
-                "the server's certificate, and no --insecure-plaintext",
+                "the server's certificate, or a kit that has it, and no --insecure-plaintext",
                 usage=True,
             )
         if answer:
