@@ -64,7 +64,24 @@ def test_one_at_a_time_and_one_of_a_site_in_a_while(monkeypatch: pytest.MonkeyPa
             assert await measure(at.address, NORTH, LIMITS) is not None
             with pytest.raises(ChannelClosedError, match="measures the throughput of a site at this moment"):
                 await measure(at.address, NORTH, LIMITS)
+            result = await check_throughput(at.address, NORTH)
+            assert result.passed, "the site has no fault"
+            assert result.text.startswith("not measured: the server measures the throughput of a site")
             assert await measure(at.address, SiteCredentials(name="east"), LIMITS) is not None
+            assert at.listener.rejected == {"busy": 2}
+
+    asyncio.run(story())
+
+
+def test_while_another_site_is_measured_the_check_says_so_and_does_not_fail():
+    async def story() -> None:
+        async with server() as at, aio.insecure_channel(at.address) as channel:
+            call: Any = channel.stream_stream(THROUGHPUT)(metadata=NORTH.metadata())
+            await call.initial_metadata()
+            result = await check_throughput(at.address, SiteCredentials(name="east"))
+            assert result.passed
+            assert "not measured: the server measures the throughput of a site at this moment" in result.text
+            call.cancel()
 
     asyncio.run(story())
 
@@ -82,6 +99,7 @@ def test_a_site_that_measures_on_and_on_is_told_when_it_may_again(monkeypatch: p
                 now += 60.0
             with pytest.raises(ChannelClosedError, match=r"of north 12 times in an hour.*again in 48 min"):
                 await measure(at.address, NORTH, LIMITS)
+            assert (await check_throughput(at.address, NORTH)).passed
             assert await measure(at.address, SiteCredentials(name="east"), LIMITS) is not None
             now = 3601.0
             assert await measure(at.address, NORTH, LIMITS) is not None

@@ -21,6 +21,7 @@ STATUS = {
     "credential": grpc.StatusCode.UNAUTHENTICATED,
     "revoked": grpc.StatusCode.PERMISSION_DENIED,
     "replaced": grpc.StatusCode.ABORTED,
+    "busy": grpc.StatusCode.ABORTED,
     "duplicate": grpc.StatusCode.ALREADY_EXISTS,
     "without key": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "deadline": grpc.StatusCode.DEADLINE_EXCEEDED,

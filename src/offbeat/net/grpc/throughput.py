@@ -17,7 +17,7 @@ import grpc
 
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.grpc.client import broken, open_channel
-from offbeat.net.grpc.protocol import ADMITTED, VERSION
+from offbeat.net.grpc.protocol import ADMITTED, STATUS, VERSION
 from offbeat.net.grpc.stream import BROKEN, Call, Context
 from offbeat.net.proxy import Proxy
 from offbeat.net.transport import ChannelClosedError
@@ -42,6 +42,10 @@ _BUSY = "the server measures the throughput of a site at this moment, or has jus
 _OFTEN = "the server has measured the throughput of {} {} times in an hour, the most: try again in {} min"
 
 
+class BusyError(ChannelClosedError):
+    """The server does not measure now; the text says when it may again."""
+
+
 class ThroughputService:
     """Serves measurements, one at a time."""
 
@@ -52,7 +56,7 @@ class ThroughputService:
     async def serve(self, context: Context, site: str) -> CloseReason:
         """Serve a call of a site that has shown its credential; returns how it has ended."""
         if (refusal := self._refusal(site)) is not None:
-            return CloseReason(refusal, "site")
+            return CloseReason(refusal, "busy")
         self._busy = True
         try:
             async with asyncio.timeout(_DEADLINE):
@@ -106,6 +110,7 @@ async def measure(
     """Measure the throughput to a server and back; None where it is of a version that cannot.
 
     Raises:
+        BusyError: The server measures another site, or has measured this one a moment ago or too often.
         ChannelClosedError: The server refuses it, or the connection breaks.
         UsageError: The address or a file of the credentials cannot be used.
     """
@@ -143,8 +148,11 @@ async def _check_offered(call: Call) -> None:
     """Raises `ChannelClosedError` for a call that was refused, unless the server has no such method."""
     with suppress(TimeoutError, *BROKEN):
         async with asyncio.timeout(1.0):
-            if await call.code() is grpc.StatusCode.UNIMPLEMENTED:
+            code = await call.code()
+            if code is grpc.StatusCode.UNIMPLEMENTED:
                 return
+            if code is STATUS["busy"]:
+                raise BusyError(await call.details())
     raise await broken(call)
 
 
