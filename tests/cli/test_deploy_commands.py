@@ -3,11 +3,12 @@
 import asyncio
 import json
 import shutil
+import sqlite3
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,6 +21,7 @@ import yaml
 import offbeat as ob
 from offbeat.cli.state_dir import enrolled_sites
 from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
+from offbeat.net.audit import INSERT, TABLE, AuditLog, operator
 from offbeat.net.auth.tokens import enrol
 from offbeat.net.client.about import packed
 from offbeat.net.client.examples_ledger import ExamplesLedger
@@ -85,23 +87,71 @@ def page(directory: Path, token: str | None = None, tls: ssl.SSLContext | None =
 def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     code, out, _ = offbeat("status", done)
     assert code == 0
-    assert "finished" in out.splitlines()[0]
+    assert out.startswith("fedcompass: ended: reached 30 client tasks; it took ")
+    assert "last heard" not in out, "nobody waits for its sites"
+    assert out.splitlines()[-4].split() == ["site", "state", "steps/s", "staleness", "updates", "samples"]
     summary = ob.read_run(done).summary
     assert summary is not None
     assert "30 updates arrived" in out
     assert f"{summary.lost} lost, {summary.held} waiting, 0 in training" in out
-    assert [line.split()[:2] for line in out.splitlines()[-3:]] == [["client", str(c)] for c in range(3)]
+    assert [line.split()[:3] for line in out.splitlines()[-3:]] == [["client", str(c), "–"] for c in range(3)]
 
 
 def test_status_as_json(offbeat: Any, done: Path, tmp_path: Path) -> None:
     told = json.loads(offbeat("status", done, "--json")[1])
-    assert told["state"].startswith("finished: ")
+    assert told["state"].startswith("ended: ")
     assert (told["run"]["arrived"], len(told["run"]["sites"])) == (30, 3)
+    assert [site["last_seen"] for site in told["run"]["sites"]] == [None] * 3
     store = SiteStore(tmp_path)
     store.begin("run-5")
     site = json.loads(offbeat("status", tmp_path, "--json")[1])["site"]
     assert (site["run"], site["waits"], site["progress"]["done"]) == ("run-5", False, 0)
     store.close()
+
+
+def audited(directory: Path, *events: tuple[str, str], moment: float = 1.8e9) -> None:
+    """Give a run's record the rows of an audit: action and site, or reason."""
+    log = AuditLog(lambda: moment)
+    for action, text in events:
+        log.record(operator("anna"), {"action": action, "reason" if "run" in action else "site": text})
+    with closing(sqlite3.connect(directory / "run.db")) as database, database:
+        database.execute(TABLE)
+        database.executemany(INSERT, log.take())
+
+
+def test_status_says_when_a_run_has_ended(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(done, tmp_path / "run")
+    audited(run, ("run.start", ""), ("run.end", "reached 30 client tasks"))
+    first = offbeat("status", run)[1].splitlines()[0]
+    assert first.startswith("fedcompass: ended on 2027-01-15 08:00 UTC: reached 30 client tasks; it took ")
+
+
+def test_a_revoked_site_is_shown_as_revoked_where_the_tokens_are_not_known(
+    offbeat: Any, done: Path, tmp_path: Path
+) -> None:
+    """As of a server that has ended, whose tokens were in another directory."""
+    run = shutil.copytree(done, tmp_path / "run")
+    acts = [("site.enrol", f"client {k}") for k in range(3)]
+    again = ("site.revoke", "client 2"), ("site.enrol", "client 2")
+    audited(run, *acts, ("site.revoke", "client 0"), *again)
+    said = offbeat("status", run)[1]
+    assert [line.split()[2] for line in said.splitlines()[-3:]] == ["revoked", "–", "–"]
+
+
+def test_a_run_that_nobody_serves_does_not_say_when_its_sites_were_heard(
+    offbeat: Any, done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its clock stands still."""
+    shown = snapshot_of(read_run(done))
+    sites = replace(shown.sites[0], state="training", task=3, last_seen=1.0), *shown.sites[1:]
+    left = replace(shown, stopped=None, sites=sites)
+    monkeypatch.setattr("offbeat.net.monitor.from_journal.snapshot_of", lambda _: left)
+    record = replace(read_run(done), status="interrupted", stop_reason=None)
+    monkeypatch.setattr("offbeat.runs.record.read_run", lambda _: record)
+    said = offbeat("status", done)[1]
+    assert said.startswith("fedcompass: interrupted; ")
+    assert "training     3" in said
+    assert "last heard" not in said
 
 
 def test_status_of_a_sites_state(offbeat: Any, tmp_path: Path) -> None:

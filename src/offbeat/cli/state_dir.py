@@ -13,6 +13,7 @@ from offbeat.documents import read_text
 from offbeat.runs.own_files import write_own
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
+from offbeat.units import duration_text
 
 SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # files in a state directory
 STOPPED_BY = "stopped-by"
@@ -95,7 +96,8 @@ def not_running(directory: Path, *, locked: bool, served: bool) -> str | None:
     if _is_stopped(pid):
         return f"its server (process {pid}) is stopped: kill -CONT {pid} lets it go on"
     if silent > SILENT_SECONDS:
-        return f"its server (process {pid}) has not answered for {silent:.0f} s: see its log, or end it"
+        silence = duration_text(round(silent))
+        return f"its server (process {pid}) has not answered for {silence}: see its log, or end it"
     return None
 
 

@@ -15,9 +15,15 @@ from offbeat.core.extras import requires_extra
 from offbeat.core.printable import printable
 
 if TYPE_CHECKING:
-    from offbeat.net.monitor.snapshot import Snapshot
+    from offbeat.net.monitor.snapshot import SiteView, Snapshot
+    from offbeat.runs.record import RunRecord
 
 TOKEN_VARIABLE = "OFFBEAT_TOKEN"
+HEADS = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "last heard")
+OF_NOW = ("last heard",)
+"""Columns of a run that goes on: its clock stands still without its server."""
+OF_TASKS = ("task", "steps")
+"""Columns of a run that has not ended."""
 
 
 def status(
@@ -39,7 +45,8 @@ def status(
         with requires_extra("net"):
             from offbeat.net.monitor.client import fetch_snapshot
         snapshot = fetch_snapshot(target, token=token, ca=ca, unencrypted=unencrypted)
-        state = "running" if snapshot.stopped is None else f"ended: {snapshot.stopped}"
+        running = snapshot.stopped is None
+        state = "running" if running else f"ended: {snapshot.stopped}"
     else:
         if token_file is not None or ca is not None or unencrypted:
             raise UsageError(
@@ -52,22 +59,38 @@ def status(
             _show_site(Path(target), as_json)
             return
         from offbeat.cli.state_dir import enrolled_sites, is_locked, not_running
+        from offbeat.net.audit_record import revoked_sites
         from offbeat.net.monitor.from_journal import snapshot_of
-        from offbeat.net.monitor.snapshot import with_enrolled
+        from offbeat.net.monitor.snapshot import with_enrolled, with_revoked
         from offbeat.runs.record import read_run
 
         # A run that ends between the two has its end in the record.
         locked = Path(target).is_dir() and is_locked(Path(target))
         record = read_run(target)
-        snapshot = with_enrolled(snapshot_of(record), enrolled_sites(Path(target)))
-        state = record.status if record.stop_reason is None else f"{record.status}: {record.stop_reason}"
-        if record.status == "running":
+        enrolled = enrolled_sites(Path(target))
+        snapshot = with_enrolled(snapshot_of(record), enrolled)
+        if enrolled is None:
+            snapshot = with_revoked(snapshot, revoked_sites(record))
+        state, running = _state_of(record), record.status == "running"
+        if running:
             stands = not_running(Path(target), locked=locked, served=record.served)
+            running = stands is None
             state = state if stands is None else f"not running: {stands}"
     if as_json:
         print_json({"state": state, "run": snapshot})
     else:
-        _show(snapshot, state)
+        _show(snapshot, state, running=running)
+
+
+def _state_of(record: "RunRecord") -> str:
+    """The state that a run's record has: of one that has ended, when and why."""
+    from offbeat.net.audit_record import ended_at
+
+    if record.stop_reason is None:
+        return record.status
+    at = ended_at(record)
+    when = "" if at is None else f" on {at:%Y-%m-%d %H:%M} UTC"
+    return f"{'ended' if record.status == 'finished' else record.status}{when}: {record.stop_reason}"
 
 
 def _show_site(directory: Path, as_json: bool) -> None:
@@ -91,11 +114,13 @@ def _show_site(directory: Path, as_json: bool) -> None:
         out.print(f"privacy of examples: {spent.text}", markup=False)
 
 
-def _show(s: "Snapshot", state: str) -> None:
+def _show(s: "Snapshot", state: str, *, running: bool) -> None:
     from offbeat.core.metric_names import finite, in_order
     from offbeat.units import duration_text, size_text
 
     age = f"{duration_text(round(s.seconds))} {'on its clock' if s.began is None else 'since it began'}"
+    if s.stopped is not None:
+        age = f"it took {duration_text(round(s.seconds))}"
     out.print(f"{printable(s.label)}: {printable(state)}; {age}", markup=False)
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
@@ -117,21 +142,38 @@ def _show(s: "Snapshot", state: str) -> None:
         out.print(privacy_text(s.privacy), markup=False)
     if s.helpers is not None:
         out.print(s.helpers.text, markup=False)
-    heads = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "last heard")
+    rows = [_cells(site, s) for site in s.sites]
+    heads = [head for head in HEADS if running or head not in OF_NOW]
+    if s.stopped is not None:
+        heads = [head for head in heads if head not in OF_TASKS]
     table = plain_table(*heads)
     for column in table.columns:
         column.justify, column.no_wrap = "left" if column.header in ("site", "state") else "right", True
-    for site in s.sites:
-        silent = None if site.last_seen is None else duration_text(round(max(0.0, s.now - site.last_seen)))
-        steps = f"{site.steps_done}/{site.steps}" if site.steps_done else str(site.steps)
-        add_row(
-            table, printable(site.name), site.state, "–" if site.task is None else str(site.task),
-            "–" if site.task is None else steps, f"{site.speed:.3g}" if site.speed else "–",
-            str(site.staleness) if site.staleness >= 0 else "–", str(site.updates), str(site.samples),
-            "–" if silent is None else f"{silent} ago",
-        )  # fmt: skip
+    for row in rows:
+        add_row(table, *(row[head] for head in heads))
     out.print(table)
     for alarm in s.alarms:
         out.print(f"alarm: {alarm}", markup=False)
     for reason, count in sorted(s.rejected.items()):
         out.print(f"rejected {count}: {printable(reason)}", markup=False)
+
+
+def _cells(site: "SiteView", s: "Snapshot") -> dict[str, str]:
+    """The texts of a site's row, by column."""
+    from offbeat.units import duration_text
+
+    silent = None if site.last_seen is None else duration_text(round(max(0.0, s.now - site.last_seen)))
+    steps = f"{site.steps_done}/{site.steps}" if site.steps_done else str(site.steps)
+    # In a run that has ended, everybody who has not left is idle.
+    ended = s.stopped is not None and site.state == "idle"
+    return {
+        "site": printable(site.name),
+        "state": "–" if ended else site.state,
+        "task": "–" if site.task is None else str(site.task),
+        "steps": "–" if site.task is None else steps,
+        "steps/s": f"{site.speed:.3g}" if site.speed else "–",
+        "staleness": str(site.staleness) if site.staleness >= 0 else "–",
+        "updates": str(site.updates),
+        "samples": str(site.samples),
+        "last heard": "–" if silent is None else f"{silent} ago",
+    }

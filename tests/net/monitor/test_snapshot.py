@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from offbeat.net.monitor.snapshot import HelpersView, SiteView, Snapshot, with_enrolled
+from offbeat.net.monitor.snapshot import HelpersView, SiteView, Snapshot, ended, with_enrolled
 
 COUNTS = dict.fromkeys(
     ("now", "version", "running", "arrived", "aggregated", "dropped", "lost", "bytes_up", "bytes_down"), 0
@@ -22,6 +22,13 @@ def test_enrolled_sites_are_expected_until_they_come_and_revoked_once_they_are_e
     found = with_enrolled(shown(*sites), {"north", "west"})
     assert states(found) == {"north": "training", "south": "revoked", "east": "revoked", "west": "expected"}
     assert (found.there, found.sites[3].client, found.sites[3].last_seen) == (1, -1, None)
+
+
+def test_after_the_end_no_site_has_a_task_and_nobody_waits_for_its_messages() -> None:
+    site = SiteView(0, "north", "training", task=3, steps_done=2, steps=5, updates=1, last_seen=4.0)
+    found = ended(site)
+    assert (found.state, found.task, found.steps, found.last_seen) == ("idle", None, 0, None)
+    assert (ended(replace(site, state="away")).state, found.updates) == ("away", 1)
 
 
 def test_where_sites_need_no_token_only_those_that_came_are_known() -> None:

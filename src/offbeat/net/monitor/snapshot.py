@@ -29,7 +29,8 @@ class SiteView:
         speed: Local steps per second of the site's last task; 0 before the first task has ended.
         staleness: Staleness of the site's last update, in versions; −1 before the first update.
         updates: Number of the site's updates that the server has accepted.
-        last_seen: Time of the site's last message, in seconds of the run's clock. None means never.
+        last_seen: Time of the site's last message, in seconds of the run's clock. None means never, or that
+            the run has ended.
         persistence: Agreement of the directions of the site's updates, from 0 to 1. None means that there are
             too few updates, or that it is unknown.
         size: Mean norm of the site's updates, relative to the median site. None means unknown.
@@ -109,9 +110,9 @@ class MirrorView:
 
 
 def ended(site: SiteView) -> SiteView:
-    """The site after the end of the run: it has no task any more."""
+    """The site after the end of the run: it has no task any more, and nobody waits for its messages."""
     state: SiteState = site.state if site.state in ABSENT else "idle"
-    return replace(site, state=state, task=None, steps_done=0, steps=0)
+    return replace(site, state=state, task=None, steps_done=0, steps=0, last_seen=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +240,12 @@ def with_enrolled(snapshot: Snapshot, enrolled: Collection[str] | None) -> Snaps
     known = {site.name for site in snapshot.sites}
     if snapshot.helpers is not None:
         known.update(snapshot.helpers.names)
-    sites = [site if site.name in enrolled else replace(site, state="revoked") for site in snapshot.sites]
-    sites += [SiteView(-1, name, "expected") for name in sorted(enrolled) if name not in known]
+    expected = tuple(SiteView(-1, name, "expected") for name in sorted(enrolled) if name not in known)
+    shown = with_revoked(snapshot, known - set(enrolled))
+    return replace(shown, sites=shown.sites + expected)
+
+
+def with_revoked(snapshot: Snapshot, names: Collection[str]) -> Snapshot:
+    """The snapshot with the state "revoked" for sites of these names."""
+    sites = (replace(site, state="revoked") if site.name in names else site for site in snapshot.sites)
     return replace(snapshot, sites=tuple(sites))
