@@ -56,7 +56,7 @@ def test_what_is_wrong_with_the_access_is_told(tmp_path: Path, monkeypatch: pyte
             monkeypatch.setattr(module, "time", lambda: time.time() - 3600)
             *_, clock = await check_access(at.address, SiteCredentials(token=token))
             assert (clock.name, clock.passed) == ("clock", False)
-            assert "differs from the server's by 3600 s: set it" in clock.text
+            assert "differs from the server's by 60 min: set it" in clock.text
 
     asyncio.run(story())
 

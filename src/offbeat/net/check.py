@@ -18,6 +18,7 @@ from offbeat.net.transport import ChannelClosedError
 from offbeat.net.versions import VERSION_KEY
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.permissions import why_unwritable
+from offbeat.units import duration_text
 from offbeat.version import __version__
 
 MOST_SKEW = 60.0
@@ -60,7 +61,7 @@ async def check_access(
     results.append(CheckResult("version", True, f"server {server_version}, site {__version__}"))
     if server_metadata.get(TIME_KEY, "").isdecimal():
         skew = time() - int(server_metadata[TIME_KEY])
-        text = f"this machine's clock differs from the server's by {abs(skew):.0f} s"
+        text = f"this machine's clock differs from the server's by {duration_text(round(abs(skew)))}"
         fine = abs(skew) <= MOST_SKEW
         results.append(CheckResult("clock", fine, text if fine else f"{text}: set it, by NTP for example"))
     return results
@@ -84,7 +85,7 @@ async def check_throughput(
     slowest = min(throughput.up, throughput.down)
     text = (
         f"{throughput.up / 1e6:.2f} MB/s to the server, {throughput.down / 1e6:.2f} MB/s from it: 100 MB "
-        f"take {1e8 / throughput.up:.0f} s and {1e8 / throughput.down:.0f} s"
+        f"take {duration_text(round(1e8 / throughput.up))} and {duration_text(round(1e8 / throughput.down))}"
     )
     if slowest < LEAST_THROUGHPUT:
         hint = "ask the network's operator, or train with a codec, which makes updates smaller"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from offbeat.net.address import network
+from offbeat.units import duration_text
 
 MOST, SECONDS = 20, 60.0
 """Failed logins of one address within `SECONDS`, after which it waits."""
@@ -44,7 +45,7 @@ class FailedLogins:
         times = self._times.get(network(host))
         if times is None or len(times) < MOST or (left := times[0] + SECONDS - self._clock()) <= 0:
             return None
-        return f"{MOST} logins from {network(host)} have failed: try again in {left:.0f} s"
+        return f"{MOST} logins from {network(host)} have failed: try again in {duration_text(round(left))}"
 
     def _remember(self, place: str, times: deque[float] | None) -> None:
         self._times[place] = times

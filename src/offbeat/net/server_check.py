@@ -22,6 +22,7 @@ from offbeat.net.auth.certificates import SERVER, check_usage
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
 from offbeat.net.check import CheckResult, check_disk, check_loading
 from offbeat.net.grpc.server import check_free
+from offbeat.units import duration_text
 
 MOST_FSYNC = 0.1
 """Seconds that a write to the state's disk may take until it is durable."""
@@ -90,9 +91,10 @@ def check_clock(state: Path) -> CheckResult:
     files = [path.stat().st_mtime for path in state.iterdir()] if state.is_dir() else []
     ahead = max(files, default=0.0) - now.timestamp()
     if ahead > MOST_BEHIND:
+        newer = duration_text(round(ahead))
         text = (
-            f"it is {now:%Y-%m-%d %H:%M} UTC here, and a file of {state} is {ahead:.0f} s newer: set this "
-            "machine's clock, by NTP for example"
+            f"it is {now:%Y-%m-%d %H:%M} UTC here, and a file of {state} is {newer} newer: "
+            "set this machine's clock, by NTP for example"
         )
         return CheckResult("clock", False, text)
     return CheckResult("clock", True, f"it is {now:%Y-%m-%d %H:%M} UTC")

@@ -1,14 +1,18 @@
 """The live page in a real browser, where there is one, while a run is played."""
 
 import asyncio
+import json
+import re
 import struct
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.net.monitor.snapshot import Snapshot
+from offbeat.units import duration_text
 from tests.net.browser import CHROMIUM, browse
 from tests.net.page_token import page_token
 from tests.net.replayed_run import Played, recorded
@@ -63,6 +67,75 @@ def test_it_shows_a_run_that_goes_on(played: Played, tmp_path: Path) -> None:
     light, dark = ((tmp_path / f"{scheme}.png").read_bytes() for scheme in ("light", "dark"))
     assert light != dark
     assert struct.unpack(">I", light[16:20])[0] == 1180
+
+
+def test_the_head_is_the_title_of_the_recipe_and_the_plots_begin_with_the_run(
+    played: Played, tmp_path: Path
+) -> None:
+    """The server has waited 90 s for its sites, and the run has lasted 10 s."""
+    title = "<b>Hearts</b> & hospitals"
+
+    def shown() -> Snapshot:
+        snapshot = played.snapshot()
+        sites = tuple(replace(site, last_seen=99.999402) for site in snapshot.sites)
+        return replace(snapshot, title=title, now=100.0, began=90.0, sites=sites)
+
+    async def go() -> None:
+        played.until(100.0)
+        async with (
+            dashboard(Watched(shown, played.directory), MonitorAddress()) as url,
+            browse() as page,
+        ):
+            await page.call("Page.navigate", url=url)
+            await page.until(f"{SITES} === 4")
+            assert await page.eval("document.getElementById('title').textContent") == title
+            assert await page.eval("document.getElementById('title').children.length") == 0
+            assert await page.eval("document.title") == f"{title} · Offbeat"
+            facts = await page.eval("document.getElementById('facts').textContent")
+            assert facts == "fedcompass, run state, 10 s since it began"
+            heard = (
+                "[...document.querySelectorAll('#sites tr td:last-child')].map((cell) => cell.textContent)"
+            )
+            assert await page.eval(heard) == ["0 s ago"] * 4
+            marks = (
+                "[...document.querySelectorAll('#timeline text:not(.lane)')].map((mark) => mark.textContent)"
+            )
+            found = await page.eval(marks)
+            assert (found[0], found[-1]) == ("0:00", "0:10"), found
+            await page.screenshot(tmp_path / "begun.png")
+            assert page.complaints == []
+
+    asyncio.run(go())
+
+
+def test_a_duration_is_written_as_everywhere_else() -> None:
+    script = (files("offbeat.net.monitor") / "page" / "page.js").read_text(encoding="utf-8")
+    function = re.search(r"function span\(seconds\) \{.*?\n  \}", script, re.DOTALL)
+    assert function is not None
+    seconds = [
+        0,
+        0.000598,
+        0.35,
+        1.237,
+        42,
+        99.87,
+        119.4,
+        120,
+        725,
+        7199,
+        7200.2,
+        11105,
+        172799,
+        187200,
+        259200,
+    ]
+
+    async def go() -> None:
+        async with browse() as page:
+            found = await page.eval(f"{json.dumps(seconds)}.map({function[0]})")
+            assert found == [duration_text(each) for each in seconds]
+
+    asyncio.run(go())
 
 
 def test_it_works_behind_a_token(played: Played) -> None:

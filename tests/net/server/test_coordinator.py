@@ -703,7 +703,9 @@ def failing(c: Coordinator, now: float, task: int) -> float | None:
     assert not refused.final
     assert not outcome.rows
     assert outcome.closed
-    return float(re.search(r"it may come back in (\d+) s", refused.reason)[1])  # type: ignore[index]
+    wait = re.search(r"it may come back in (\d+) (s|min)$", refused.reason)
+    assert wait is not None, refused.reason
+    return float(wait[1]) * (60 if wait[2] == "min" else 1)
 
 
 def test_a_site_of_which_nothing_comes_is_sent_away_for_longer_each_time() -> None:

@@ -17,6 +17,7 @@ from offbeat.net.monitor.snapshot import (
     Snapshot,
     ended,
     helpers_text,
+    title_of,
 )
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric
@@ -78,6 +79,7 @@ class JournalView:
     mirror: MirrorView | None = None
     warning: str | None = None
     problem: str | None = None
+    title: str = ""
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -143,7 +145,7 @@ class JournalView:
             metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
             warning=self.warning,
             privacy=self._privacy(), helpers=self._helpers(),
-            begins_with=self.begins_with, mirror=self.mirror, began=self.began,
+            begins_with=self.begins_with, mirror=self.mirror, began=self.began, title=self.title,
             guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
         )  # fmt: skip
 
@@ -202,7 +204,7 @@ def snapshot_of(record: RunRecord) -> Snapshot:
         if plan.privacy.secure is not None:
             view.helpers = plan.privacy.secure.helpers
             view.helped_by.update(view.helpers)
-    view.begins_with = record.meta.get("clients")
+    view.title, view.begins_with = title_of(record.recipe), record.meta.get("clients")
     view.mirror, view.warning = _mirror(record), record.meta.get("warning")
     view.problem = record.meta.get("helpers")
     for row in record.rows():

@@ -109,6 +109,12 @@ class MirrorView:
     problem: str | None = None
 
 
+def title_of(recipe: Mapping[str, object] | None) -> str:
+    """The title of a run's recipe; empty without a recipe or a title."""
+    found = (recipe or {}).get("title")
+    return found if isinstance(found, str) else ""
+
+
 def ended(site: SiteView) -> SiteView:
     """The site after the end of the run: it has no task any more, and nobody waits for its messages."""
     state: SiteState = site.state if site.state in ABSENT else "idle"
@@ -149,6 +155,7 @@ class Snapshot:
         mirror: The mirror. None means a run without a mirror.
         began: When the run began, in seconds of its clock. None means that it has not, or that this is
             unknown.
+        title: Title of the run's recipe. Empty means none.
     """
 
     run: str
@@ -177,6 +184,7 @@ class Snapshot:
     begins_with: int | None = None
     mirror: MirrorView | None = None
     began: float | None = None
+    title: str = ""
 
     @property
     def held(self) -> int:

@@ -56,6 +56,7 @@ from offbeat.net.server.validation import (
     check_register,
     check_steps,
 )
+from offbeat.units import duration_text
 
 log = logging.getLogger(__name__)
 
@@ -283,7 +284,7 @@ class MessageHandler:
         wait = self.breaker.closed_at(site.name) - now
         if wait <= 0:
             return False
-        reason = f"this site has failed too often in a row: it may come back in {wait:.0f} s"
+        reason = f"this site has failed too often in a row: it may come back in {duration_text(round(wait))}"
         self._send(site.name, Rejected(reason, final=False))
         self._driver.disconnect(site, reason)
         return True

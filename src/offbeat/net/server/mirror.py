@@ -33,6 +33,7 @@ from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import BEST, DATABASE, LOCK
 from offbeat.runs.store import RunStore
 from offbeat.runs.verify import named_files
+from offbeat.units import duration_text
 
 log = logging.getLogger(__name__)
 MIRROR = "mirror"
@@ -189,7 +190,7 @@ class DirectoryMirror:
         try:
             return future.result(seconds)
         except FutureTimeoutError:
-            self._fail(f"its disk has not answered for {seconds:.0f} s")
+            self._fail(f"its disk has not answered for {duration_text(round(seconds))}")
         except (OffbeatError, OSError, sqlite3.Error) as error:
             self._fail(" ".join(reason_of(error).split()))
         return None

@@ -13,6 +13,7 @@ from offbeat.experiment import Experiment
 from offbeat.local.description import sample_form
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.audit import AuditLog
+from offbeat.net.monitor.snapshot import title_of
 from offbeat.net.secure.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.checked_run import check_run
 from offbeat.net.server.coordinator import Coordinator
@@ -96,7 +97,7 @@ def open_run(
 
     store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed, audit, beside)
 
-    return OpenRun(coordinator, store, evaluate if tested else None, label)
+    return OpenRun(coordinator, store, evaluate if tested else None, label, title_of(experiment.recipe))
 
 
 def _finished(record: RunRecord, options: ServerOptions, layout: Layout) -> FinishedRun:

@@ -48,12 +48,14 @@ class OpenRun(Struct, frozen=True):
         store: Its state directory.
         evaluate: Evaluates a version; None means that there are no test data.
         label: What the run is called.
+        title: The title of its recipe. Empty means none.
     """
 
     coordinator: Coordinator
     store: DurableStore
     evaluate: Evaluate | None
     label: str
+    title: str = ""
 
 
 class Service:
@@ -71,7 +73,7 @@ class Service:
 
     def __init__(self, run: OpenRun, clock: Clock, linger: float, callbacks: CallbackList) -> None:
         coordinator = self._coordinator = run.coordinator
-        self._store, self._label = run.store, run.label
+        self._store, self._label, self._title = run.store, run.label, run.title
         self._clock, self._linger_seconds = clock, linger
         self._offset = coordinator.now - clock.now()
         self._model_bytes = coordinator.tensors.model.layout.nbytes
@@ -108,7 +110,7 @@ class Service:
         # It is held while the coordinator changes.
         self._busy = Lock()
         self._watched, self._changed = False, False
-        self._snapshot = snapshot(coordinator, run.label)
+        self._snapshot = snapshot(coordinator, run.label, run.title)
 
     # ---- control ----
 
@@ -204,7 +206,7 @@ class Service:
     def _refresh(self) -> None:
         """Renew the snapshot, if somebody watches: with many sites this takes a while."""
         if self._changed and self._watched:
-            self._snapshot = snapshot(self._coordinator, self._label)
+            self._snapshot = snapshot(self._coordinator, self._label, self._title)
             self._watched = self._changed = False
 
     def _wake_soon(self) -> None:

@@ -7,12 +7,13 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.site_registry import SiteRecord
 
 
-def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
+def snapshot(coordinator: Coordinator, label: str, title: str = "") -> Snapshot:
     """The snapshot of a server.
 
     Args:
         coordinator: The run's coordinator.
         label: What the run is called; empty means the algorithm's name.
+        title: The title of its recipe. Empty means none.
     """
     c, engine = coordinator, coordinator.driver.engine
     sizes = c.driver.directions.sizes()
@@ -22,6 +23,7 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
     return Snapshot(
         run=c.info.run,
         label=label or c.algorithm.name,
+        title=title,
         algorithm=c.algorithm.name,
         now=c.now,
         version=c.server.version,

@@ -21,11 +21,14 @@
     while (bytes >= 1000 && i < units.length - 1) { bytes /= 1000; i += 1; }
     return (i ? sig(bytes) : String(Math.round(bytes))) + " " + units[i];
   }
+  // as `duration_text` of offbeat.units, with which a test compares it
   function span(seconds) {
-    if (seconds < 120) return sig(seconds) + " s";
-    const s = Math.round(seconds), two = (n) => String(n).padStart(2, "0");
-    if (s < 7200) return Math.floor(s / 60) + " min " + two(s % 60) + " s";
-    return Math.floor(s / 3600) + " h " + two(Math.floor(s / 60) % 60) + " min";
+    const two = (n, large, small) => n ? `${large} ${String(n).padStart(2, "0")} ${small}` : large;
+    if (seconds < 120) return `${Number(Number(seconds.toFixed(2)).toPrecision(3))} s`;
+    const s = Math.round(seconds), min = Math.round(seconds / 60), h = Math.round(seconds / 3600);
+    if (s < 7200) return two(s % 60, `${Math.floor(s / 60)} min`, "s");
+    if (min < 2880) return two(min % 60, `${Math.floor(min / 60)} h`, "min");
+    return two(h % 24, `${Math.floor(h / 24)} ${h % 24 ? "d" : "days"}`, "h");
   }
 
   // ---- elements ----
@@ -115,12 +118,16 @@
     chosen.names = shown.includes(name) ? shown.filter((other) => other !== name) : [...shown, name];
     drawAll();
   }
+  // seconds since the run began, for a time of its clock, which starts with the server
+  function since(t) {
+    return Math.max(0, t - (seen.snapshot.began ?? 0));
+  }
   function timeShown() {
-    const now = Math.max(seen.snapshot.now, 1e-9);
+    const now = Math.max(since(seen.snapshot.now), 1e-9);
     return [chosen.window === "all" ? 0 : Math.max(0, now - Number(chosen.window)), now];
   }
-  function within(points, axis, low) {
-    const first = points.findIndex((m) => m[axis] >= low);
+  function within(points, place, low) {
+    const first = points.findIndex((m) => place(m) >= low);
     return first < 0 ? [] : points.slice(first);
   }
   function drawMetrics() {
@@ -145,7 +152,8 @@
     return last ? `${words} ${number(name, last[name])} at version ${last.version}` : `${words}: none`;
   }
   function drawCurve(svg, name, x, box) {
-    const share = seen.metrics[name].share, axis = chosen.axis, points = thin(within(valuesOf(name), axis, box.low));
+    const share = seen.metrics[name].share, along = chosen.axis === "t" ? (m) => since(m.t) : (m) => m.version;
+    const points = thin(within(valuesOf(name), along, box.low));
     svg.append(draw("text", { class: "lane", x: box.left, y: box.top - 8 }, seen.metrics[name].words));
     if (!points.length) return svg.append(draw("text", { x: box.left, y: box.top + 20 }, valuesOf(name).length ? "no number in the time shown" : "no number so far"));
     const ys = points.map((m) => m[name]), low = Math.min(...ys), high = Math.max(...ys);
@@ -156,8 +164,8 @@
       svg.append(draw("line", { class: "grid", x1: box.left, x2: box.right, y1: y(v), y2: y(v) }));
       svg.append(draw("text", { x: box.left - 8, y: y(v) + 4, "text-anchor": "end" }, String(Number(v.toPrecision(6)))));
     }
-    const path = points.map((m, i) => (i ? "L" : "M") + x(m[axis]).toFixed(1) + " " + y(m[name]).toFixed(1));
-    const last = points.at(-1), end = { x: x(last[axis]), y: y(last[name]) };
+    const path = points.map((m, i) => (i ? "L" : "M") + x(along(m)).toFixed(1) + " " + y(m[name]).toFixed(1));
+    const last = points.at(-1), end = { x: x(along(last)), y: y(last[name]) };
     svg.append(draw("path", { class: "curve", d: path.join("") }));
     svg.append(draw("circle", { class: "point", cx: end.x, cy: end.y, r: 4 }));
     svg.append(draw("text", { class: "lane", x: end.x + 9, y: end.y + 4 }, sig(last[name])));
@@ -173,7 +181,8 @@
       open.delete(client);
       if (begun && t >= from) found.push({ ...begun, client, end: t, kind: kind || begun.kind });
     };
-    for (const [, t, name, client, task, steps, staleness] of seen.rows) {
+    for (const [, clocked, name, client, task, steps, staleness] of seen.rows) {
+      const t = since(clocked);
       if (name === "train") { close(client, t); open.set(client, { start: t, task, steps, kind: "training" }); }
       else if (name === "ready") { close(client, t); open.set(client, { start: t, task, steps, kind: "waiting" }); }
       else if (OVER.has(name) && open.has(client)) {
@@ -224,11 +233,11 @@
       svg.append(bar);
     }
     for (const [, t, name] of seen.rows)
-      if (name === "aggregate" && t >= from)
-        svg.append(draw("line", { class: "version-line", x1: x(t), x2: x(t), y1: 2, y2: top - 3 }));
+      if (name === "aggregate" && since(t) >= from)
+        svg.append(draw("line", { class: "version-line", x1: x(since(t)), x2: x(since(t)), y1: 2, y2: top - 3 }));
     place.replaceChildren(svg);
     const more = joined.length - lanes.length;
-    const begun = seen.rows.length ? seen.rows[0][1] : 0, notes = [];
+    const begun = seen.rows.length ? since(seen.rows[0][1]) : 0, notes = [];
     if (more > 0) notes.push(`The first ${LANES} sites; ${more} more are in the table.`);
     if (seen.rows.length && seen.rows[0][0] > 0 && begun > from) notes.push(`Nothing is shown from before ${clock(Math.round(begun))}.`);
     at("timeline-note").textContent = notes.join(" ");
@@ -282,7 +291,7 @@
         s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–",
         typeof site.persistence === "number" ? site.persistence.toFixed(2) : "–",
         typeof site.size === "number" ? sig(site.size) + "×" : "–", samplesOf(site),
-        typeof site.last_seen === "number" ? span(Math.max(0, s.now - site.last_seen)) + " ago" : "–",
+        typeof site.last_seen === "number" ? span(Math.round(Math.max(0, s.now - site.last_seen))) + " ago" : "–",
       ].map((value) => make("td", "", String(value))));
       return line;
     }));
@@ -324,14 +333,16 @@
   }
   function age(s) {
     // A server of an earlier version does not say when its run began.
-    const begun = typeof s.began === "number";
-    return begun ? `${span(Math.max(0, s.now - s.began))} since it began` : `${span(s.now)} on its clock`;
+    const begun = typeof s.began === "number", text = span(Math.round(since(s.now)));
+    if (s.stopped !== null) return `it took ${text}`;
+    return begun ? `${text} since it began` : `${text} on its clock`;
   }
   function drawHead() {
-    const s = seen.snapshot, title = s.label === s.algorithm ? s.label : `${s.label} (${s.algorithm})`;
+    const s = seen.snapshot, label = s.label === s.algorithm ? s.label : `${s.label} (${s.algorithm})`;
+    const title = s.title || label;
     at("title").textContent = title;
     document.title = `${title} · Offbeat`;
-    at("facts").textContent = `run ${s.run}, ${age(s)}`;
+    at("facts").textContent = `${s.title ? `${label}, ` : ""}run ${s.run}, ${age(s)}`;
     state(s.stopped === null ? "running" : `ended: ${s.stopped}`, s.stopped === null ? "live" : "");
   }
   function state(text, kind) {
