@@ -24,11 +24,13 @@ import yaml
 
 import offbeat as ob
 from offbeat.cli.dashboard import dashboard_of
+from offbeat.cli.serve import stay_for
 from offbeat.data.federated import Source
 from offbeat.data.site import site_data
 from offbeat.net.auth.revocation import serial
 from offbeat.net.auth.tokens import Tokens
 from offbeat.net.monitor.http import MonitorAddress
+from offbeat.net.monitor.scrapes import Scrapes
 from offbeat.net.monitor.snapshot import SiteView, Snapshot
 from offbeat.net.server.serve import RunServer
 from offbeat.net.server.serve import serve as serve_run
@@ -563,6 +565,34 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
     asyncio.run(go())
 
 
+@pytest.mark.parametrize("ends", ["scrape", "signal"])
+def test_the_page_of_an_ended_run_stays_until_it_was_scraped(
+    ends: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 0.0
+    scrapes = Scrapes(lambda: now)
+    asyncio.run(stay_for(scrapes))
+    assert not capsys.readouterr().out, "nobody scrapes"
+    scrapes.add("10.0.0.1", ended=False)
+    now = 3600.0
+    scrapes.add("10.0.0.1", ended=False)
+
+    async def story() -> None:
+        waiting = asyncio.create_task(stay_for(scrapes))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        if ends == "scrape":
+            scrapes.add("10.0.0.1", ended=True)
+        else:
+            signal.raise_signal(signal.SIGTERM)
+        await waiting
+
+    asyncio.run(story())
+    said = " ".join(capsys.readouterr().out.split())
+    assert said == "the page stays until its metrics have been read once more, at most 2 min"
+
+
 def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = site_data("digits")
     shares = [site_data(f"digits:{k}/3") for k in (1, 2, 3)]
@@ -658,7 +688,14 @@ def test_a_run_is_served_left_served_again_and_ends(
     assert (record.status, sorted(record.site_names().values())) == ("finished", ["site-1", "site-2"])
     assert {p.name for p in directory.glob("*.safetensors")} == ended_files(directory)
     monkeypatch.setitem(serve_run.__kwdefaults__, "linger", 0.1)
+    stayed: list[Scrapes] = []
+
+    async def stay(scrapes: Scrapes) -> None:
+        stayed.append(scrapes)
+
+    monkeypatch.setattr("offbeat.cli.serve.stay_for", stay)
     assert offbeat("serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")[0] == 0
+    assert len(stayed) == 1, "for those that scrape its metrics"
     assert list(ob.read_run(directory).rows()) == list(record.rows())
 
 

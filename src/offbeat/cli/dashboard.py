@@ -10,20 +10,28 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from offbeat.net.grpc.server import GrpcListener
     from offbeat.net.monitor.http import MonitorAddress
+    from offbeat.net.monitor.scrapes import Scrapes
     from offbeat.net.monitor.snapshot import Snapshot
     from offbeat.net.server.serve import RunServer
 
 
 def dashboard_of(
-    place: "MonitorAddress", state: Path, server: "RunServer"
+    place: "MonitorAddress", state: Path, server: "RunServer", scrapes: "Scrapes | None" = None
 ) -> AbstractAsyncContextManager[str]:
     """The live page of a state directory; the context gives the page's address.
+
+    Args:
+        place: Where the page listens.
+        state: The state directory.
+        server: The run's server.
+        scrapes: Notes the scrapes of the page's metrics. None means that nobody reads them.
 
     Raises:
         UsageError: The page cannot listen there.
     """
     from offbeat.net.monitor.from_journal import snapshot_of
     from offbeat.net.monitor.http import Watched, dashboard
+    from offbeat.net.monitor.scrapes import Scrapes
     from offbeat.net.monitor.snapshot import with_enrolled
     from offbeat.net.refusal_log import RefusalLog
     from offbeat.net.server.finished import FinishedService
@@ -51,4 +59,4 @@ def dashboard_of(
     def expires_in() -> Mapping[str, float]:
         return listener.expires_in()
 
-    return dashboard(Watched(snapshot, state, unready, expires_in), place, refusals)
+    return dashboard(Watched(snapshot, state, unready, expires_in, scrapes or Scrapes()), place, refusals)

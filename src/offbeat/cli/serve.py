@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,8 +24,10 @@ from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.net.notify import at_work
 from offbeat.runs.own_files import write_own
+from offbeat.units import duration_text
 
 if TYPE_CHECKING:
+    from offbeat.net.monitor.scrapes import Scrapes
     from offbeat.net.server.serve import RunServer
     from offbeat.net.server.server_options import ServerOptions
     from offbeat.recipes.recipe import Recipe
@@ -158,6 +161,7 @@ def serve(
         from offbeat.net.auth.certificate_dates import watch_certificate
         from offbeat.net.auth.certificate_renewal import keep_certificate, renew_certificate
         from offbeat.net.auth.credentials import ServerCredentials
+        from offbeat.net.monitor.scrapes import Scrapes
         from offbeat.net.server.serve import serve as serve_run
     from offbeat.recipes.load import load_recipe, own_recipe
     from offbeat.recipes.names import check_names
@@ -214,13 +218,16 @@ def serve(
             )  # fmt: skip
             await stack.enter_async_context(server)
             _install_signal_handlers(server, state)
-            page = None
+            page, scrapes = None, Scrapes()
             if place is not None:
-                page = await stack.enter_async_context(dashboard_of(place, state, server))
+                page = await stack.enter_async_context(dashboard_of(place, state, server, scrapes))
             awaited = _awaited(server_options, loaded)
             shown_at = _announce(state, listen, server, page, awaited, credentials.tokens)
             await stack.enter_async_context(at_work(f"listening on {shown_at}"))
-            return await server.ended()
+            reason = await server.ended()
+            if reason is not None:
+                await stay_for(scrapes)
+            return reason
 
     # Files that callbacks write are private.
     os.umask(0o077)
@@ -278,6 +285,18 @@ def _what_comes(server: "RunServer", awaited: str) -> str:
     if server.service.snapshot().begins_with is None:
         return "the run goes on"
     return f"the run begins when {awaited} are there"
+
+
+async def stay_for(scrapes: "Scrapes") -> None:
+    """Wait until those that scrape the metrics know of the run's end; SIGINT or SIGTERM ends the wait."""
+    if not scrapes.awaited:
+        return
+    seconds = duration_text(ceil(scrapes.awaited))
+    out.print(f"the page stays until its metrics have been read once more, at most {seconds}", markup=False)
+    told = asyncio.create_task(scrapes.told())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told.cancel)
+    await asyncio.wait([told])
 
 
 async def _signs_of_life(state: Path) -> None:

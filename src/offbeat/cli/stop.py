@@ -21,7 +21,7 @@ def stop(
         bool, typer.Option("--end", help="end the run: its current model becomes the final one")
     ] = False,
     by: AsPerson = None,
-    wait: Annotated[float, typer.Option(help="seconds to wait for the server to stop")] = 60.0,
+    wait: Annotated[float, typer.Option(help="seconds to wait for the server to stop")] = 150.0,
 ) -> None:
     """Stop a server on this machine; its run can continue later, or ends."""
     pid = server_pid(directory)
@@ -52,4 +52,4 @@ def _activity(directory: Path, pid: int) -> str:
     except OSError:
         # The process has ended without removing its file.
         return ""
-    return "closes the connections of its sites"
+    return "closes the connections of its sites, or waits for a scrape of its metrics"

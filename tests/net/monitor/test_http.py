@@ -5,6 +5,7 @@ import base64
 import json
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from offbeat.core.errors import UsageError
 from offbeat.net.auth.tokens import DASHBOARD, Tokens, make_token
 from offbeat.net.monitor.from_journal import TIMELINE_ROWS
 from offbeat.net.monitor.http import PAGE, SECURITY_HEADERS, MonitorAddress, Watched, dashboard
+from offbeat.net.monitor.scrapes import Scrapes
 from offbeat.net.refusal_log import RefusalLog
 from offbeat.runs.record import RunRecord
 from tests.net.page_token import page_token, write_page_token
@@ -114,6 +116,27 @@ def test_the_page_and_prometheus_are_there_with_their_headers(played: Played) ->
             assert 'offbeat_rejected_messages_total{reason="NaN"} 2.0' in await answer.text()
 
     visit(played, go)
+
+
+def test_scrapes_are_noted_with_what_they_were_told_of_the_end(played: Played) -> None:
+    noted, stopped = [], None
+    scrapes = Scrapes()
+    scrapes.add = lambda host, *, ended: noted.append((host, ended))  # type: ignore[method-assign]
+
+    async def go() -> None:
+        nonlocal stopped
+        watched = Watched(
+            lambda: replace(played.snapshot(), stopped=stopped), played.directory, scrapes=scrapes
+        )
+        async with dashboard(watched, MonitorAddress()) as url, aiohttp.ClientSession() as session:
+            await (await session.get(url + "metrics")).read()
+            await (await session.head(url + "metrics")).read()
+            await (await session.get(url + "api/snapshot")).read()
+            stopped = "reached 5 versions"
+            assert "offbeat_stopped 1.0" in await (await session.get(url + "metrics")).text()
+
+    asyncio.run(go())
+    assert noted == [("127.0.0.1", False), ("127.0.0.1", True)]
 
 
 def test_probes_need_no_token_and_hear_no_data(played: Played, tmp_path: Path) -> None:

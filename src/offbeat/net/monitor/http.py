@@ -11,7 +11,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.monitor.acceptor import Acceptor
 from offbeat.net.monitor.from_journal import metrics_since, timeline_since
 from offbeat.net.monitor.prometheus import CONTENT_TYPE, exposition
+from offbeat.net.monitor.scrapes import Scrapes
 from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.net.refusal_log import RefusalLog
 from offbeat.runs.record import read_run
@@ -73,12 +74,14 @@ class Watched:
         unready: Function that returns why the server accepts no sites, such as "ended"; "" if it accepts
             sites.
         expires_in: Function that returns the seconds until each credential expires, by its owner.
+        scrapes: The scrapes of its metrics.
     """
 
     snapshot: Callable[[], Snapshot]
     directory: Path
     unready: Callable[[], str] = lambda: ""
     expires_in: Callable[[], Mapping[str, float]] = dict
+    scrapes: Scrapes = field(default_factory=Scrapes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +306,10 @@ async def _ready(request: web.Request) -> web.Response:
 async def _prometheus(request: web.Request) -> web.Response:
     watched = request.app[_WATCHED]
     last = await asyncio.to_thread(lambda: read_run(watched.directory).last_evaluation())
-    body = exposition(watched.snapshot(), last, watched.expires_in())
+    snapshot = watched.snapshot()
+    body = exposition(snapshot, last, watched.expires_in())
+    if request.method == "GET":
+        watched.scrapes.add(request.remote or "", ended=snapshot.stopped is not None)
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
