@@ -64,9 +64,10 @@ def row(codec: Codec, each: float | None, vector: torch.Tensor, repeats: int) ->
         timed(repeats, lambda: codec.decode(payload, size)),
     ]
     budget = "-" if each is None else f"{each:g}"
-    over = 100 * (8 * len(payload) / charged - 1)
+    # A budget that not even one value fits into charges nothing.
+    over = f"{100 * (8 * len(payload) / charged - 1):+.2f} %" if charged else "–"
     cells = [f"{size:.0e}".replace("+0", ""), label(codec), budget, *(f"{s:.3f}" for s in seconds)]
-    return "| " + " | ".join([*cells, f"{len(payload):,}", f"{over:+.2f} %"]) + " |"
+    return "| " + " | ".join([*cells, f"{len(payload):,}", over]) + " |"
 
 
 def main() -> None:

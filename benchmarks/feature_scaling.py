@@ -95,7 +95,8 @@ def main() -> None:
     print("| features scaled by | learning rate | AUROC |")
     print("|---|---|---|")
     for label, values in found.items():
-        print(f"| {label} | {np.mean(values):.3f} ± {np.std(values, ddof=1):.3f} |")
+        deviation = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
+        print(f"| {label} | {np.mean(values):.3f}{deviation} |")
 
 
 if __name__ == "__main__":

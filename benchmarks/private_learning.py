@@ -194,6 +194,14 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
     return f"{a.mean() / b.mean():.3f} ({low:.3f} to {high:.3f})"
 
 
+def interval(values: Sequence[float]) -> str:
+    """The mean, with Student's 95 % interval where there are several values."""
+    if len(values) == 1:
+        return f"{values[0]:.1f}"
+    half = student_t(len(values) - 1) * stdev(values) / sqrt(len(values))
+    return f"{mean(values):.1f} ± {half:.1f}"
+
+
 def print_times(target: float, seeds: int) -> None:
     """Print a line of a Markdown table for each algorithm and way."""
     print(f"| digits, accuracy {target:g} | virtual seconds | ratio to plain | versions |")
@@ -205,10 +213,9 @@ def print_times(target: float, seeds: int) -> None:
         assert not short, f"{case.title}: {short}"
         seconds = [run.summary.seconds for run in runs]
         plain = seconds if case.how == "plain" else plain
-        half = student_t(seeds - 1) * stdev(seconds) / sqrt(seeds)
         versions = mean(run.summary.versions for run in runs)
         told = "1" if case.how == "plain" else ratio(seconds, plain)
-        print(f"| {case.title} | {mean(seconds):.1f} ± {half:.1f} | {told} | {versions:.0f} |", flush=True)
+        print(f"| {case.title} | {interval(seconds)} | {told} | {versions:.0f} |", flush=True)
         if case.how == "sums" and find_spec("cryptography") is not None:
             masked = timed_run(case, target, 0, masks=True)
             same = masked.model.values.numpy().tobytes() == runs[0].model.values.numpy().tobytes()

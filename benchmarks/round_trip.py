@@ -381,13 +381,15 @@ async def many(servers: Servers, connections: int, seconds: float, every: float)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="the whole server on loopback, in numbers")
-    parser.add_argument("--tasks", type=int, default=500, help="round trips to time")
+    parser.add_argument("--tasks", type=int, default=500, help="round trips to time, at least 2")
     parser.add_argument("--repeats", type=int, default=5, help="of the throughput; 0: leave it out")
     parser.add_argument("--largest", type=float, default=1e3, help="MB of the largest model in it")
     parser.add_argument("--connections", type=int, default=500, help="0: leave it out")
     parser.add_argument("--seconds", type=float, default=20.0, help="to watch many sites for")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between an active site's tasks")
     chosen = parser.parse_args()
+    if chosen.tasks < 2:
+        parser.error("--tasks must be at least 2: quantiles need two round trips")
     leave_when_told()
     with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name:
         directory = Path(name)
