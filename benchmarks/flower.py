@@ -1,6 +1,6 @@
 """What an exchange costs through Flower: a SuperLink and two SuperNodes on this machine's loopback.
 
-    PYTHONPATH=. python benchmarks/flower.py [--messages 10] [--json FILE] [--isolation process]
+    python benchmarks/flower.py [--messages 10] [--json FILE] [--isolation process]
 
 A: seconds from pushing a message that asks for nothing to its reply, with an app that is not Offbeat's.
 B: seconds from a task to its update, through Offbeat: three steps of a logistic model on 200 samples.

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,9 @@ from typing import Any
 
 import offbeat as ob
 from offbeat.runs.schema import DATABASE
+
+# The nodes are those of the tests, which are no package that is installed.
+sys.path.append(str(Path(__file__).parents[1]))
 from tests.flower.superlink import LocalFederation
 
 PROJECT = """[project]

@@ -1,6 +1,6 @@
 """Updates a second through Flower: a SuperLink and its SuperNodes on this machine's loopback.
 
-    PYTHONPATH=. python benchmarks/flower_throughput.py [--messages 5] [--native PYTHON] [--json FILE]
+    python benchmarks/flower_throughput.py [--messages 5] [--native PYTHON] [--json FILE]
 
 FedAsync with a model of 1 MB and of 100 MB, on one node and on four; a task is one step on one sample, so
 nearly all of its time is the message's. What is counted, from the journal: of each node the seconds from one
