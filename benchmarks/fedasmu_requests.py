@@ -55,7 +55,6 @@ RECIPE: Mapping[str, Any] = {
     },
     "model": {"name": "mlp", "hidden": [32]},
     "training": {"optimizer": "sgd", "lr": 0.1, "batch_size": 32},
-    "world": {"seconds_per_step": {"law": "ratio", "fastest": 0.025, "ratio": 20}},
     "algorithm": {"name": "fedasmu"},
     "until": {"seconds": SECONDS},
     "evaluate": {"seconds": 4},
@@ -81,7 +80,7 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     "learned": {},
     **FIXED,
     UNIFORM: {},
-    "never": {"ask": {"kind": "never"}},
+    "never": {"ask": {"kind": "never"}, "merge": None},  # nothing is merged
     "learned-DA": {"controls": {**CONTROLS, "adaptive": False}},
 }
 RATES = {
@@ -172,10 +171,12 @@ def mean(values: Sequence[float]) -> float:
     return statistics.fmean(values) if values else float("nan")
 
 
-def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
+def simulate(options: Mapping[str, Any], seed: int, uniform: bool, slower: float) -> Result:
     """One run, driven here: the weights are read from the aggregator's and the clients' memories."""
-    recipe = check(dict(RECIPE), "the benchmark's recipe")
-    algorithm = make_algorithm({**OPTIONS, **options})
+    speeds = {"law": "ratio", "fastest": 0.025 * slower, "ratio": 20}
+    recipe = check({**RECIPE, "world": {"seconds_per_step": speeds}}, "the benchmark's recipe")
+    given = {**OPTIONS, **options}
+    algorithm = make_algorithm({name: value for name, value in given.items() if value is not None})
     if uniform:
         algorithm = replace(algorithm, schedule=replace(algorithm.schedule, selector=Uniform()))
     learner = make_learner(recipe.with_seed(seed))
@@ -234,7 +235,7 @@ def chances_of(theta: Mapping[str, torch.Tensor]) -> list[float]:
 
 
 def results(
-    study: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], out: Path
+    study: Mapping[str, Mapping[str, Any]], seeds: Sequence[int], out: Path, slower: float
 ) -> dict[str, list[Result]]:
     """All runs of a study, by label in the order of the seeds; those that are in `out` are read."""
     found: dict[str, list[Result]] = {label: [] for label in study}
@@ -243,7 +244,7 @@ def results(
         for label, options in study.items():
             file = out / f"{label.replace(' ', '_')}-{seed}.json"
             if not file.exists():
-                result = simulate(options, seed, label == UNIFORM)
+                result = simulate(options, seed, label == UNIFORM, slower)
                 file.write_text(json.dumps(result, default=vars), encoding="utf-8")
                 print(f"{label}, seed {seed}: {time.monotonic() - began:.0f} s", flush=True)
             found[label].append(read(file))
@@ -330,7 +331,7 @@ def moments(found: Mapping[str, Sequence[Result]]) -> list[str]:
             [
                 str(epoch),
                 spread([mean([q.reward for q in a]) for a in asked], 4, sign=True),
-                f"{mean([statistics.pstdev([q.reward for q in a]) for a in asked]):.3f}",
+                f"{mean([statistics.pstdev([q.reward for q in a]) for a in asked if a]):.3f}",
                 f"{100 * mean([mean([q.answered for q in a]) for a in asked]):.0f} %",
                 *(
                     f"{mean([q.reward for a in asked for q in a if begin <= q.t < end]):+.4f}"
@@ -388,9 +389,9 @@ def moved(found: Mapping[str, Sequence[Result]]) -> list[str]:
     return table(("", *(f"{name} ({start:g} at the start)" for name, start in STARTS.items())), rows)
 
 
-def report(seeds: Sequence[int], out: Path) -> list[str]:
+def report(seeds: Sequence[int], out: Path, slower: float) -> list[str]:
     """The study."""
-    found = results({**STRATEGIES, **RATES}, seeds, out)
+    found = results({**STRATEGIES, **RATES}, seeds, out, slower)
     main = {label: found[label] for label in STRATEGIES}
     rates = {label: found[label] for label in ("learned-DA", "learned", *RATES)}
     learned = found["learned"]
@@ -457,9 +458,9 @@ def trained_before(rate: float, passes: int, recorded: Sequence[Request]) -> lis
     return chances_of(state.theta)
 
 
-def tuning(out: Path) -> list[str]:
+def tuning(out: Path, slower: float) -> list[str]:
     """The selector's options, on rewards recorded where l* was uniform."""
-    found = results({UNIFORM: {}}, TUNING_SEEDS, out)
+    found = results({UNIFORM: {}}, TUNING_SEEDS, out, slower)
     recorded = [q for r in found[UNIFORM] for q in r.requests]
     by_epoch = {e: [q.reward for q in recorded if q.epoch == e] for e in range(1, EPOCHS)}
     expected = [mean(rewards) for rewards in by_epoch.values()]
@@ -494,12 +495,17 @@ def main() -> None:
     parser.add_argument(
         "--tune", action="store_true", help="play other options of the selector on recorded rewards"
     )
+    parser.add_argument(
+        "--slower", type=float, default=1.0, metavar="FACTOR",
+        help="local steps take FACTOR times as long: for a first look, not for numbers",
+    )  # fmt: skip
     options = parser.parse_args()
     torch.set_num_threads(1)
     began = time.monotonic()
     out = options.out / "tune" if options.tune else options.out
     out.mkdir(parents=True, exist_ok=True)
-    lines = tuning(out) if options.tune else report(range(FIRST_SEED, FIRST_SEED + options.seeds), out)
+    seeds = range(FIRST_SEED, FIRST_SEED + options.seeds)
+    lines = tuning(out, options.slower) if options.tune else report(seeds, out, options.slower)
     lines.append(f"This call took {(time.monotonic() - began) / 60:.0f} minutes.")
     text = "\n".join(lines)
     (out / "table.md").write_text(text + "\n", encoding="utf-8")
