@@ -1,6 +1,6 @@
 """How cost grows: with clients, with how many train at a time, with parameters, with worker processes.
 
-    python benchmarks/growth.py [--quick] [--only clients concurrency memory parameters workers]
+    python benchmarks/growth.py [--smaller POWERS] [--only clients concurrency memory parameters workers]
                                 [--json FILE] [--plot FILE.png]
 
 Every point is measured in a process of its own, so its peak memory is its own. Nothing is trained, but for
@@ -54,27 +54,31 @@ class Point:
     runs: int = 1
 
 
-def points(quick: bool) -> Iterator[Point]:
-    """Every measurement, table by table."""
-    last = 4 if quick else 6
+def points(smaller: int) -> Iterator[Point]:
+    """Every measurement, table by table, with sizes that are so many powers of ten smaller."""
+    last, fewer = 6 - smaller, 10**smaller
+    most = max(1_000, 20_000 // fewer)  # fewer events do not outweigh what the first of a process costs
     for clients in (10**k for k in range(2, last + 1)):
         for name in ALGORITHMS:
             if name not in EVERYBODY:
-                yield Point("clients", name, clients, 100, runs=3)
+                yield Point("clients", name, clients, 100, events=most, runs=3)
     for concurrency in (10**k for k in range(last - 1)):
         for name in ALGORITHMS:
             clients = concurrency if name in EVERYBODY else 10**last
-            events = max(20_000, 3 * concurrency)
+            events = max(most, 3 * concurrency)
             yield Point("concurrency", name, clients, concurrency, events=events, runs=3)
     for directory in (False, True):
         for name in ALGORITHMS:
             if name not in EVERYBODY:
-                yield Point("memory", name, 10**last, 10 ** (last - 2), PARAMETERS, directory=directory)
-    for parameters in (10**k for k in range(4, 8 if quick else 9)):
+                yield Point(
+                    "memory", name, 10**last, 10 ** (last - 2), PARAMETERS, directory=directory,
+                    events=most,
+                )  # fmt: skip
+    for parameters in (10**k for k in range(4, 9 - smaller)):
         yield Point("parameters", parameters=parameters)
     for trains in (False, True):
         for workers, ray in ((0, False), (1, False), (2, False), (2, True)):
-            events = (1_000 if trains else 10_000) // (10 if quick else 1)
+            events = max(100, (1_000 if trains else 10_000) // fewer)
             yield Point("workers", "fedbuff", 100, 10, PARAMETERS, workers, ray, trains, events=events)
 
 
@@ -345,7 +349,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     tables = ("clients", "concurrency", "memory", "parameters", "workers")
-    parser.add_argument("--quick", action="store_true", help="a hundredth of the largest sizes")
+    parser.add_argument(
+        "--smaller", type=int, choices=range(5), default=0, metavar="POWERS",
+        help="make the largest sizes 10^POWERS times smaller, 0 to 4",
+    )  # fmt: skip
     parser.add_argument("--only", nargs="+", choices=tables, default=tables)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path)
@@ -358,7 +365,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for table in options.only:
         mine = []
-        for point in points(options.quick):
+        for point in points(options.smaller):
             if point.table == table and point.ray and find_spec("ray") is None:
                 print('No Ray: it is not installed (pip install -e ".[ray]")', file=sys.stderr)
             elif point.table == table:
