@@ -57,29 +57,29 @@ class Point:
 def points(smaller: int) -> Iterator[Point]:
     """Every measurement, table by table, with sizes that are so many powers of ten smaller."""
     last, fewer = 6 - smaller, 10**smaller
-    most = max(1_000, 20_000 // fewer)  # fewer events do not outweigh what the first of a process costs
+    events = max(1_000, 20_000 // fewer)  # fewer events do not outweigh what the first of a process costs
     for clients in (10**k for k in range(2, last + 1)):
         for name in ALGORITHMS:
             if name not in EVERYBODY:
-                yield Point("clients", name, clients, 100, events=most, runs=3)
+                yield Point("clients", name, clients, 100, events=events, runs=3)
     for concurrency in (10**k for k in range(last - 1)):
         for name in ALGORITHMS:
             clients = concurrency if name in EVERYBODY else 10**last
-            events = max(most, 3 * concurrency)
-            yield Point("concurrency", name, clients, concurrency, events=events, runs=3)
+            enough = max(events, 3 * concurrency)
+            yield Point("concurrency", name, clients, concurrency, events=enough, runs=3)
     for directory in (False, True):
         for name in ALGORITHMS:
             if name not in EVERYBODY:
                 yield Point(
                     "memory", name, 10**last, 10 ** (last - 2), PARAMETERS, directory=directory,
-                    events=most,
+                    events=events,
                 )  # fmt: skip
     for parameters in (10**k for k in range(4, 9 - smaller)):
         yield Point("parameters", parameters=parameters)
     for trains in (False, True):
         for workers, ray in ((0, False), (1, False), (2, False), (2, True)):
-            events = max(100, (1_000 if trains else 10_000) // fewer)
-            yield Point("workers", "fedbuff", 100, 10, PARAMETERS, workers, ray, trains, events=events)
+            tasks = max(100, (1_000 if trains else 10_000) // fewer)
+            yield Point("workers", "fedbuff", 100, 10, PARAMETERS, workers, ray, trains, events=tasks)
 
 
 # ---- one point, in a process of its own ----
