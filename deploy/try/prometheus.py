@@ -4,7 +4,7 @@
 
 promtool checks the files. Then a server with TLS and a token is scraped as the configuration says. Of its
 sites one is killed, one is revoked and one never comes. Its mirror is lost. A second server, whose own
-learning rate is absurd, skips its versions, and is killed. Every alert must fire, with its times made short,
+learning rate is absurd, skips its versions; one of its sites runs twice; and it is killed. Every alert must fire, with its times made short,
 and every expression of a panel must give a series. Grafana's models read the board if
 grafana-foundation-sdk is installed.
 """
@@ -40,6 +40,7 @@ FIRED = {
     "SiteSilent",
     "NoNewVersion",
     "MirrorBehind",
+    "CredentialShared",
     "ModelInDanger",
     "ServerDown",
     "CredentialExpires",
@@ -136,10 +137,10 @@ def lose(mirror: Path) -> None:
     mirror.touch()
 
 
-def join(here: Trial, name: str, port: int, data: str) -> subprocess.Popen[bytes]:
-    """Start a site."""
+def join(here: Trial, name: str, port: int, data: str, process: str | None = None) -> subprocess.Popen[bytes]:
+    """Start a site, in a process that is named as it is where nothing else is said."""
     return here.start(
-        name, OFFBEAT, "join", f"localhost:{port}", "--ca", "ca.pem", "--token-file", f"{name}.token",
+        process or name, OFFBEAT, "join", f"localhost:{port}", "--ca", "ca.pem", "--token-file", f"{name}.token",
         "--data", data, "--set", "site.min_step_seconds=0.01",
     )  # fmt: skip
 
@@ -223,6 +224,8 @@ def main() -> None:
         assert all(alert["site"] != "east" for alert in silent), (
             "a revoked site is silent, and that is no alert"
         )
+        join(here, "west", other_port, "digits:1/2", "a copy of west")
+        fires(prometheus, "CredentialShared", {"instance": f"localhost:{other_page}"})
         here.kill("b")
         fires(prometheus, "ServerDown", {"instance": f"localhost:{other_page}"})
         named = {
