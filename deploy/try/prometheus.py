@@ -4,7 +4,8 @@
 
 promtool checks the files. Then a server with TLS and a token is scraped as the configuration says. Of its
 sites one is killed, one is revoked and one never comes. Its mirror is lost. A second server, whose own
-learning rate is absurd, skips its versions; one of its sites runs twice; and it is killed. Every alert must fire, with its times made short,
+learning rate is absurd, skips its versions; one of its sites runs twice; and it is killed. Every alert must
+fire, with its times made short,
 and every expression of a panel must give a series. Grafana's models read the board if
 grafana-foundation-sdk is installed.
 """
@@ -140,8 +141,8 @@ def lose(mirror: Path) -> None:
 def join(here: Trial, name: str, port: int, data: str, process: str | None = None) -> subprocess.Popen[bytes]:
     """Start a site, in a process that is named as it is where nothing else is said."""
     return here.start(
-        process or name, OFFBEAT, "join", f"localhost:{port}", "--ca", "ca.pem", "--token-file", f"{name}.token",
-        "--data", data, "--set", "site.min_step_seconds=0.01",
+        process or name, OFFBEAT, "join", f"localhost:{port}", "--ca", "ca.pem",
+        "--token-file", f"{name}.token", "--data", data, "--set", "site.min_step_seconds=0.01",
     )  # fmt: skip
 
 
