@@ -152,12 +152,14 @@ class Soak:
         return done.stdout
 
     def sample(self) -> int:
-        """Write a line of what all processes have; returns the number of updates."""
+        """Write a line of what the processes that run have; returns the number of updates."""
         done = self.updates()
+        # At the end of the run the sites leave before the server ends.
+        alive = {name: process.pid for name, process in self.processes.items() if process.poll() is None}
         found: dict[str, Any] = {
             "at": time.time(), "start": self.start_number, "updates": done,
             "disk": {"server": size(self.state), "sites": size(self.out / "sites")},
-            "processes": {name: used(process.pid) for name, process in self.processes.items()},
+            "processes": {name: used(pid) for name, pid in alive.items()},
         }  # fmt: skip
         with self.samples.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
