@@ -29,6 +29,8 @@ from offbeat.net.kit import make_kit, write_kit
 from offbeat.runs.record import RunRecord, read_run
 
 PROCESSES, LAST_VERSIONS = 4, 10
+WHOLE = "the mirror has all that the run has"
+"""Event of a server whose mirror is whole."""
 KIT_LIFE = 240
 """Seconds that a kit's token lives: it is renewed while a run goes on, and outlives any pause of a site."""
 IMPORTED = (
@@ -158,7 +160,7 @@ class Storm:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
             call_offbeat(words)
 
-        self.server = fork(work, self.directory / f"server-{self.starts}.log")
+        self.server = fork(work, self._server_log)
 
     def await_server(self) -> float:
         """Wait until it listens; returns how many seconds that took. Starts it again if it ends instead."""
@@ -244,10 +246,15 @@ class Storm:
             self.start_server(room=self._room())
 
     def lose_disks(self, losses: int) -> None:
-        """Delete the server's directory under load, so many times; each time its mirror is served then."""
+        """Delete the server's directory under load, so many times; each time its mirror is served then.
+
+        It is deleted once the mirror is whole: until then the server says that what it acknowledges is on one
+        disk alone.
+        """
         for number in range(1, losses + 1):
             self.counts.recovery.append(self.await_server())
             self._await_version()
+            self.wait(lambda: has_ended(self.server) or WHOLE in self._server_log.read_text())
             self._run_for(self.chance.uniform(0.1, 3.0))
             shutil.rmtree(self.state, ignore_errors=True)
             self._run_for(self.chance.uniform(0.0, 3.0))  # it goes on until it has to make a file
@@ -258,6 +265,11 @@ class Storm:
             shutil.rmtree(self.state, ignore_errors=True)
             self.state, self.mirror = self.mirror, self.directory / f"disk-{number}"
             self.start_server()
+
+    @property
+    def _server_log(self) -> Path:
+        """What the present server says."""
+        return self.directory / f"server-{self.starts}.log"
 
     def kill_server(self) -> None:
         """Kill the server."""
