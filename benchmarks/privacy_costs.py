@@ -16,7 +16,6 @@ from time import process_time
 import numpy as np
 
 from offbeat.core.privacy.noise import discrete_gaussian
-from offbeat.core.privacy.noise_rule_1 import discrete_gaussian_rule_1
 from offbeat.core.privacy.sums import SumGrid
 from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.secure.masks import HelperKey, add_masks, mask
@@ -63,7 +62,6 @@ def cases(parameters: int) -> list[Case]:
         ("masks and boxes, 5 helpers, 2 colluding", lambda: mask(y, own[5, 2], 1, 0, "site"), float("inf")),
         ("a helper, for an update and seed", lambda: add_masks(share, [seed], [15]), 3),
         ("noise of a release", lambda: discrete_gaussian(SIGMA, parameters, seed), 300),
-        ("its first rule", lambda: discrete_gaussian_rule_1(SIGMA, parameters, seed), 1000),
     ]
 
 

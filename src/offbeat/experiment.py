@@ -25,7 +25,6 @@ from offbeat.core.layout import Layout
 from offbeat.core.learner import Learner, NoTraining, check_learner, in_order, metric_directions
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
-from offbeat.core.privacy.noise import NOISE_RULE
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.release import Release
@@ -62,7 +61,6 @@ class Experiment:
         initial: The weights from which the run starts. None means the learner's own.
         label: Name of the run. None means the algorithm's name.
         recipe: The recipe of the run, which is written to the run's directory.
-        noise_rule: Number of the rule by which noise is drawn: that of the record where a run goes on.
 
     Raises:
         UsageError: The algorithm is not an `Algorithm`, the seed is out of its range, or another value is
@@ -79,7 +77,6 @@ class Experiment:
     initial: Initial | None = None
     label: str | None = None
     recipe: Mapping[str, Any] | None = None
-    noise_rule: int = NOISE_RULE
 
     def __post_init__(self) -> None:
         """Check the options that need no clients."""
@@ -150,7 +147,7 @@ class Experiment:
         check_client_metrics(self.privacy, self.until, self.evaluate)
         check_buffers(self.algorithm, layout)
         privacy = complete_privacy(self.privacy, self.algorithm, clients)
-        return ReleasePlan(privacy, layout.parameters, clients, self.noise_rule)
+        return ReleasePlan(privacy, layout.parameters, clients)
 
 
 @dataclass(frozen=True)

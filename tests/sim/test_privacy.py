@@ -19,10 +19,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.privacy.accounting import epsilon_of, largest_mu
 from offbeat.core.privacy.privacy_options import Budget, Noise, Privacy, Secure
-from offbeat.sim.execution import Execution
 from offbeat.sim.replay import replay
-from offbeat.sim.run_experiment import simulate_experiment
-from tests.core.test_schedule_rule import change_meta
 from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, Wrapped, make, mlp, on_disk, outcome
 
@@ -296,36 +293,6 @@ def test_a_run_with_privacy_is_resumed_and_replayed_bit_for_bit(privacy, learner
     replayed = replay(ob.read_run(tmp_path / "whole"), make("fedbuff"))
     assert replayed.difference is None
     assert replayed.commands > 60
-
-
-def test_a_run_of_the_first_rule_of_noise_goes_on_by_it(learner, tmp_path: Path):
-    """Its record has no number of a rule."""
-    noisy = experiment.Experiment(
-        summed("fedbuff"), learner, 4, ob.Until(tasks=30), RARELY, privacy=NOISY, noise_rule=1
-    )
-    whole = simulate_experiment(noisy, CALM, out=tmp_path / "whole")
-    assert "noise_rule" not in ob.read_run(tmp_path / "whole").meta["privacy"]
-    assert outcome(whole) != outcome(run(learner, NOISY, until=ob.Until(tasks=30)))
-    with pytest.raises(KeyboardInterrupt):
-        simulate_experiment(
-            dataclasses.replace(noisy, learner=Interrupting(learner, 12)), CALM,
-            Execution(checkpoint_seconds=0.0), out=tmp_path / "part",
-        )  # fmt: skip
-    options = {"until": ob.Until(tasks=30), "evaluate": RARELY, "privacy": NOISY}
-    resumed = ob.resume(tmp_path / "part", summed("fedbuff"), CALM, learner, **options)
-    assert outcome(resumed) == outcome(whole)
-    assert on_disk(tmp_path / "part") == on_disk(tmp_path / "whole")
-    assert replay(ob.read_run(tmp_path / "part"), summed("fedbuff")).difference is None
-
-
-def test_a_run_of_a_later_rule_of_noise_is_refused(learner, tmp_path: Path):
-    with pytest.raises(KeyboardInterrupt):
-        run(Interrupting(learner, 12), NOISY, out=tmp_path / "run", checkpoint_seconds=0.0)
-    change_meta(
-        tmp_path / "run", "privacy", ob.read_run(tmp_path / "run").meta["privacy"] | {"noise_rule": 9}
-    )
-    with pytest.raises(ob.RunError, match="noise follows rule 9, which this version does not know"):
-        ob.resume(tmp_path / "run", summed("fedbuff"), CALM, learner, until=UNTIL, privacy=NOISY)
 
 
 def test_a_run_is_resumed_with_the_same_privacy_only(learner, tmp_path: Path):

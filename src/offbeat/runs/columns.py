@@ -100,7 +100,6 @@ class _PrivateEntry(TypedDict):
     options: dict[str, Any]
     parameters: Count
     clients: Count
-    noise_rule: NotRequired[Count]
 
 
 class _AlgorithmEntry(TypedDict):

@@ -15,7 +15,6 @@ from offbeat.core.errors import RunError
 from offbeat.core.learner import in_order, own_tensors
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
-from offbeat.core.privacy.releases import recorded_noise_rule
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.documents import user_path
 from offbeat.experiment import Experiment
@@ -106,9 +105,8 @@ def resume_experiment(
     record = read_run(directory)
     check_simulated(record)
     algorithm = with_rule(experiment.algorithm, recorded_schedule_rule(record.entry("algorithm")))
-    rule = recorded_noise_rule(record.meta.get("privacy", {}))
     learner = in_order(experiment.learner, record.columns)
-    experiment = replace(experiment, algorithm=algorithm, learner=learner, seed=record.seed, noise_rule=rule)
+    experiment = replace(experiment, algorithm=algorithm, learner=learner, seed=record.seed)
     planned = SimulatedRun.of(experiment, world)
     planned.prepared.check_same(record, planned.described)
     if _stays_ended(record, planned):

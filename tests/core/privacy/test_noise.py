@@ -7,19 +7,15 @@ from math import inf, sqrt
 import numpy as np
 import pytest
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import UsageError
 from offbeat.core.privacy.accounting import coefficients
 from offbeat.core.privacy.noise import (
-    NOISE_RULE,
-    DrawNoise,
     Integers,
     _magnitudes,
     _MoreBits,
     banded_noise,
     discrete_gaussian,
-    noise_of_rule,
 )
-from offbeat.core.privacy.noise_rule_1 import discrete_gaussian_rule_1
 
 SEED = bytes(range(32))
 
@@ -36,55 +32,30 @@ def chi_square(values: Integers, sigma: int) -> float:
     return float(((cells[:, 0] - cells[:, 1]) ** 2 / np.maximum(cells[:, 1], 1e-9)).sum() / (len(cells) - 1))
 
 
-@pytest.fixture(params=[1, NOISE_RULE], ids=lambda rule: f"rule {rule}")
-def draw(request: pytest.FixtureRequest) -> DrawNoise:
-    """Each sampler that a recorded run may follow."""
-    return noise_of_rule(request.param)
-
-
-@pytest.mark.parametrize(
-    ("rule", "first", "digest"),
-    [
-        (1, [-882, 808, -198, 593, -684, 665], "0a7e27555f28cfa9"),
-        (2, [736, 2947, -326, -289, 86, 3347], "57060194a694bb81"),
-    ],
-)
-def test_the_noise_of_known_bytes(rule: int, first: list[int], digest: str) -> None:
+def test_the_noise_of_known_bytes() -> None:
     """Of a vector that is drawn in several pieces: recorded runs go on with the same noise."""
-    drawn = noise_of_rule(rule)(1000, 200_000, SEED)
-    assert drawn[:6].tolist() == first
-    assert sha256(drawn.astype("<i8").tobytes()).hexdigest().startswith(digest)
-
-
-def test_a_rule_that_is_not_known_is_refused() -> None:
-    with pytest.raises(
-        RunError, match=r"follows rule 3, .*it knows 1 to 2.*: finish the run with the version"
-    ):
-        noise_of_rule(3)
+    drawn = discrete_gaussian(1000, 200_000, SEED)
+    assert drawn[:6].tolist() == [736, 2947, -326, -289, 86, 3347]
+    assert sha256(drawn.astype("<i8").tobytes()).hexdigest().startswith("57060194a694bb81")
 
 
 @pytest.mark.parametrize("sigma", [4, 120])
-def test_the_distribution_is_the_discrete_gaussian(draw: DrawNoise, sigma: int) -> None:
-    values = draw(sigma, 200_000, SEED)
+def test_the_distribution_is_the_discrete_gaussian(sigma: int) -> None:
+    values = discrete_gaussian(sigma, 200_000, SEED)
     assert 0.7 < chi_square(values, sigma) < 1.4
     assert values.mean() == pytest.approx(0, abs=5 * sigma / sqrt(len(values)))
 
 
 @pytest.mark.parametrize("sigma", [120, 50_000, 858_993_457, 1 << 41])
-def test_the_variance_is_the_one_asked_for(draw: DrawNoise, sigma: int) -> None:
-    values = draw(sigma, 20_000 if sigma > 1 << 40 else 200_000, bytes(32)).astype(np.float64)
+def test_the_variance_is_the_one_asked_for(sigma: int) -> None:
+    values = discrete_gaussian(sigma, 20_000 if sigma > 1 << 40 else 200_000, bytes(32)).astype(np.float64)
     assert values.var() / sigma**2 == pytest.approx(1, abs=5 * sqrt(2 / len(values)))
 
 
-def test_the_least_deviation(draw: DrawNoise) -> None:
-    values = draw(1, 200_000, SEED)
+def test_the_least_deviation() -> None:
+    values = discrete_gaussian(1, 200_000, SEED)
     assert 0.3 < chi_square(values, 1) < 2.0
     assert values.var() == pytest.approx(1, abs=5 * sqrt(2 / len(values)))
-
-
-def test_the_exact_branch_of_the_first_rule_gives_the_same_distribution() -> None:
-    values = discrete_gaussian_rule_1(4, 6_000, SEED, near=0.01)
-    assert 0.5 < chi_square(values, 4) < 1.8
 
 
 @pytest.mark.parametrize("sigma", [1, 4, 1000, 858_993_457, 1 << 41])
@@ -117,16 +88,10 @@ def test_a_deviation_below_the_least_is_refused(sigma: float) -> None:
         discrete_gaussian(sigma, 10, SEED)  # type: ignore[arg-type]
 
 
-def test_the_same_bytes_give_the_same_vector_and_others_another(draw: DrawNoise) -> None:
-    first = draw(10_000, 300, SEED)
-    assert (first == draw(10_000, 300, SEED)).all()
-    assert abs(np.corrcoef(first, draw(10_000, 300, bytes(32)))[0, 1]) < 0.3
-
-
-def test_rules_share_no_words() -> None:
-    """The labels of their words differ, and so do the labels of a candidate's further bits."""
-    first, second = (noise_of_rule(rule)(10_000, 300, SEED) for rule in (1, 2))
-    assert abs(np.corrcoef(first, second)[0, 1]) < 0.3
+def test_the_same_bytes_give_the_same_vector_and_others_another() -> None:
+    first = discrete_gaussian(10_000, 300, SEED)
+    assert (first == discrete_gaussian(10_000, 300, SEED)).all()
+    assert abs(np.corrcoef(first, discrete_gaussian(10_000, 300, bytes(32)))[0, 1]) < 0.3
 
 
 def test_bands_take_earlier_noise_back() -> None:

@@ -18,11 +18,9 @@ from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
-from offbeat.core.privacy.noise import NOISE_RULE, discrete_gaussian
+from offbeat.core.privacy.noise import discrete_gaussian
 from offbeat.core.privacy.privacy_options import privacy_text
 from offbeat.core.privacy.releases import ReleasePlan
-from offbeat.experiment import Experiment
-from offbeat.models.specs import LogisticSpec
 from offbeat.net.messages import Leave, Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.secure.release_seeds import SECRETS, FreshSeeds, SecretsFile
@@ -30,11 +28,7 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.open_run import OpenRun, open_run
-from offbeat.net.server.server_learner import server_learner
-from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.summary import snapshot
-from tests.core.test_schedule_rule import change_meta
 from tests.net.support import coordinator_from, terms_of
 from tests.sampling import thorough
 
@@ -386,28 +380,6 @@ def test_participation_tells_nothing_of_an_update(times: float, tmp_path: Path) 
 
     assert rows(times) == rows(1.0)
     assert "loss" not in str(rows(1.0))
-
-
-def test_a_served_run_goes_on_by_the_rule_of_noise_it_was_begun_with(tmp_path: Path) -> None:
-    """Else a release that is made again would have a second noise."""
-    learner = server_learner(LogisticSpec(), sample_shape=(4,), classes=2)
-    experiment = Experiment(
-        ob.fedbuff(2, steps=1), learner, until=ob.Until(tasks=3), evaluate=ob.Every(), privacy=options_of()
-    )
-
-    def served() -> int:
-        opened = open_run(experiment, tmp_path, ServerOptions(clients=SITES))
-        assert isinstance(opened, OpenRun)
-        opened.store.close()
-        return opened.coordinator.tensors.release.plan.noise_rule  # type: ignore[attr-defined, no-any-return]
-
-    assert served() == ob.read_run(tmp_path).meta["privacy"]["noise_rule"] == NOISE_RULE == 2
-    recorded = ob.read_run(tmp_path).meta["privacy"]
-    change_meta(tmp_path, "privacy", {k: v for k, v in recorded.items() if k != "noise_rule"})
-    assert served() == 1
-    change_meta(tmp_path, "privacy", {**recorded, "noise_rule": 3})
-    with pytest.raises(RunError, match="noise follows rule 3, which this version does not know"):
-        served()
 
 
 def test_the_server_clips_whatever_the_site_did() -> None:

@@ -11,15 +11,13 @@ Banded noise takes later what it added earlier: e_r = z_r − Σ_{k<b} f_k e_{r�
 Banded Square Root Matrix Factorization, 2024). It is floating-point noise, outside the theorem.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal, localcontext
-from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.core.errors import RunError, UsageError
-from offbeat.core.privacy.noise_rule_1 import discrete_gaussian_rule_1
+from offbeat.core.errors import UsageError
 from offbeat.core.privacy.words import Floats, Words, WordStream
 
 LEAST = 1
@@ -37,8 +35,6 @@ _DIGITS = 90
 Integers = npt.NDArray[np.int64]
 Halves = npt.NDArray[np.uint32]
 Flags = npt.NDArray[np.bool_]
-DrawNoise = Callable[[int, int, bytes], Integers]
-"""Draws noise, given σ, how many numbers and 32 bytes."""
 
 
 def discrete_gaussian(sigma: int, size: int, seed: bytes, margin: float = 1.0) -> Integers:
@@ -146,20 +142,3 @@ def banded_noise(sigma: int, past: Sequence[Floats], f: Sequence[float], size: i
     for factor, earlier in zip(f[1:], past, strict=False):
         noise -= factor * earlier
     return noise
-
-
-NOISE_RULE = 2
-"""Number of the present rule by which independent noise is drawn. A run records the rule that it follows."""
-_RULES: Mapping[int, DrawNoise] = MappingProxyType(
-    {1: discrete_gaussian_rule_1, NOISE_RULE: discrete_gaussian}
-)
-
-
-def noise_of_rule(rule: int) -> DrawNoise:
-    """How a run of this rule draws independent noise. Raises `RunError` for a rule that is not known."""
-    if rule not in _RULES:
-        raise RunError(
-            f"the run's noise follows rule {rule}, which this version does not know (it knows 1 to "
-            f"{NOISE_RULE}): finish the run with the version of Offbeat that began it"
-        )
-    return _RULES[rule]

@@ -38,7 +38,7 @@ from offbeat.core.privacy.accounting import (
     strict_epsilon_of,
     strict_largest_mu,
 )
-from offbeat.core.privacy.noise import NOISE_RULE, banded_noise, noise_of_rule
+from offbeat.core.privacy.noise import banded_noise, discrete_gaussian
 from offbeat.core.privacy.privacy_options import Noise, Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.sums import Integers, SumGrid, clipped, largest_weight
@@ -59,7 +59,6 @@ class ReleasePlan:
         privacy: The options, complete.
         parameters: L, parameters of the model.
         clients: Number of clients.
-        noise_rule: Number of the rule by which independent noise is drawn.
 
     Raises:
         UsageError: The grid is too coarse, there is too little noise, or the budget allows no release.
@@ -68,7 +67,6 @@ class ReleasePlan:
     privacy: Privacy
     parameters: int
     clients: int
-    noise_rule: int = NOISE_RULE
 
     def __post_init__(self) -> None:
         """Refuse noise that is too little, and a budget that allows nothing."""
@@ -84,14 +82,12 @@ class ReleasePlan:
     @classmethod
     def read(cls, recorded: Mapping[str, Any]) -> Self:
         """The plan that a run has recorded."""
-        privacy, rule = Privacy(**recorded["options"]), recorded_noise_rule(recorded)
-        return cls(privacy, recorded["parameters"], recorded["clients"], rule)
+        return cls(Privacy(**recorded["options"]), recorded["parameters"], recorded["clients"])
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The plan as a run's directory records it; the first rule of noise has no entry."""
-        entries = {"options": asdict(self.privacy), "parameters": self.parameters, "clients": self.clients}
-        return entries | ({"noise_rule": self.noise_rule} if self.noise_rule > 1 else {})
+        """The plan as a run's directory records it."""
+        return {"options": asdict(self.privacy), "parameters": self.parameters, "clients": self.clients}
 
     @property
     def noise(self) -> Noise | None:
@@ -139,11 +135,6 @@ class ReleasePlan:
     def full_alpha(self) -> float:
         """The most that a client has in a release."""
         return self.alpha(largest_weight(self.privacy.bits))
-
-
-def recorded_noise_rule(recorded: Mapping[str, Any]) -> int:
-    """The rule of noise of a recorded plan."""
-    return int(recorded.get("noise_rule", 1))
 
 
 def noise_multiplier(privacy: Privacy) -> float:
@@ -357,7 +348,6 @@ class SummedUpdates(MadeAtOnce):
 
     def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds, sum_updates: SumUpdates = exact_sum) -> None:
         self.plan, self._seeds, self._sum_updates = plan, seeds, sum_updates
-        self._draw_noise = noise_of_rule(plan.noise_rule)
         self.memory: Tensors = {}
         # The version and the noise of the release at hand.
         self._drawn: tuple[Version, Integers] | None = None
@@ -458,7 +448,7 @@ class SummedUpdates(MadeAtOnce):
         plan = self.plan
         size, seed = plan.parameters, self._seeds.noise(command)
         if noise.bands == 1:
-            return self._draw_noise(plan.sigma, size, seed)
+            return discrete_gaussian(plan.sigma, size, seed)
         past = [self.memory[str(k)].numpy() for k in range(1, len(self.memory) + 1)]
         e = banded_noise(plan.sigma, past, coefficients(noise.bands), size, seed)
         kept = [e, *past][: noise.bands - 1]

@@ -17,7 +17,7 @@ from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.core.privacy.refusals import Refusal
-from offbeat.core.privacy.releases import ReleasePlan, recorded_noise_rule
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment, PreparedRun, check_entry
 from offbeat.local.loop_learner import LoopLearner
@@ -89,9 +89,6 @@ def check_run(experiment: Experiment, directory: Path, options: ServerOptions) -
     if (privacy := experiment.privacy) is not None:
         _check_private(privacy, experiment, options)
         experiment = replace(experiment, privacy=_with_recorded_committee(privacy, record))
-        if record is not None:
-            rule = recorded_noise_rule(record.meta.get("privacy", {}))
-            experiment = replace(experiment, noise_rule=rule)
         clients = _recorded_clients(options, record)
     plan = experiment.release_plan(layout, clients)
     if plan is not None:
