@@ -257,7 +257,7 @@ MUTANTS = [
     ),
     Mutant(
         "algorithms/fedcompass.py",
-        "            if self.times.is_before(now, g.T_a):\n",
+        "            if is_after(g.T_a, now):\n",
         "            if True:\n",
         PAPERS,
         "FedCompass aims at groups that still run",
@@ -376,8 +376,8 @@ MUTANTS = [
     ),
     Mutant(
         "algorithms/fedcompass.py",
-        "if self.times.is_before(now, g.T_a):",
-        "if not self.times.is_late(now, g.T_a):",
+        "if is_after(g.T_a, now):",
+        "if not is_after(now, g.T_a):",
         f"{ALGORITHMS}/test_compass_cases.py",
         "FedCompass aims at groups before T_a, and not at it",
     ),
@@ -404,8 +404,8 @@ MUTANTS = [
     ),
     Mutant(
         "algorithms/compass_times.py",
-        '"""Whether now is after the instant T_max."""\n        return _is_after(now, latest)',
-        '"""Whether now is after the instant T_max."""\n        return now > latest',
+        "return time > other * (1 + RESOLUTION)",
+        "return time > other",
         f"{ALGORITHMS}/test_compass_times.py",
         "FedCompass: what arrives at the instant T_max is on time",
     ),

@@ -1,6 +1,8 @@
 """What a run is: what is refused before it starts, and what tells it from another one."""
 
-from contextlib import suppress
+import json
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,6 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.differences import first_difference
 from offbeat.experiment import Experiment
-from tests.core.test_schedule_rule import change_meta
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -105,6 +106,12 @@ def test_another_run_is_refused_in_one_line_that_says_what_differs(
     (line,) = str(refused.value).splitlines()
     assert line.startswith(f"{begun} was started with {told}")
     assert len(line) < 400
+
+
+def change_meta(directory: Path, key: str, value: Any) -> None:
+    with closing(sqlite3.connect(directory / "run.db")) as database, database:
+        database.execute("DELETE FROM checksums")
+        database.execute("REPLACE INTO meta (key, value) VALUES (?, ?)", (key, json.dumps(value)))
 
 
 @pytest.mark.parametrize("entry", ["training", "world", "data"])

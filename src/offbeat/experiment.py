@@ -19,7 +19,7 @@ from offbeat.core.differences import first_difference
 from offbeat.core.engine import Engine
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.guard import GUARD_RULE, Guard
+from offbeat.core.guard import Guard
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.learner import Learner, NoTraining, check_learner, in_order, metric_directions
@@ -29,7 +29,6 @@ from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.release import Release
 from offbeat.core.root import TrainRoot, train_root
-from offbeat.core.schedule_rule import described_rule
 from offbeat.core.streams import check_seed
 from offbeat.core.validation import check_type
 from offbeat.runs.extension import limits_meta
@@ -222,7 +221,7 @@ class PreparedRun:
     def described(self) -> dict[str, Any]:
         """The algorithm as a run's directory records it."""
         plain = without_privacy(self.algorithm)
-        return {"name": recorded_name(plain), **plain.hyperparameters, **described_rule(plain)}
+        return {"name": recorded_name(plain), **plain.hyperparameters}
 
     @property
     def described_guard(self) -> dict[str, Any]:
@@ -246,7 +245,6 @@ class PreparedRun:
             "recipe": self.experiment.recipe,
             **limits_meta(self.experiment.until, self.experiment.recipe),
             "initial": self.initial.digest(),
-            "guard_rule": GUARD_RULE,
             "guard": self.described_guard,
             "higher_is_better": dict(self.higher_is_better),
             **({"privacy": self.privacy} if self.release_plan is not None else {}),

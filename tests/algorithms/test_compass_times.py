@@ -2,9 +2,9 @@
 
 import pytest
 
-from offbeat.algorithms.compass_times import RESOLUTION, Instants
+import offbeat as ob
+from offbeat.algorithms.compass_times import RESOLUTION, fastest_first, is_after, latest_time, steps_until
 
-TIMES = Instants()
 NOW = 1000.0
 LATER, SAME, JUST_BEFORE, JUST_AFTER = 1.001 * NOW, NOW, NOW * (1 - 1e-13), NOW * (1 + 1e-13)
 
@@ -20,8 +20,8 @@ LATER, SAME, JUST_BEFORE, JUST_AFTER = 1.001 * NOW, NOW, NOW * (1 - 1e-13), NOW 
     ],
 )
 def test_a_time_of_the_same_instant_is_neither_late_nor_before(now: float, late: bool, before: bool):
-    assert TIMES.is_late(now, NOW) is late
-    assert TIMES.is_before(now, NOW) is before
+    assert is_after(now, NOW) is late
+    assert is_after(NOW, now) is before
 
 
 @pytest.mark.parametrize(
@@ -37,18 +37,22 @@ def test_a_time_of_the_same_instant_is_neither_late_nor_before(now: float, late:
     ],
 )
 def test_steps_that_end_at_the_instant_fit(end: float, now: float, seconds: float, steps: int):
-    assert TIMES.steps_until(end, now, seconds) == steps
+    assert steps_until(end, now, seconds) == steps
 
 
 def test_a_timer_of_the_instant_of_another_one_has_its_time():
     """Then the one that was set first fires first, however both are rounded."""
-    assert TIMES.latest(JUST_BEFORE, 10.0, [LATER, NOW]) == NOW
-    assert TIMES.latest(JUST_AFTER, 10.0, [LATER, NOW]) == NOW
-    assert TIMES.latest(NOW, 10.0, [LATER, NOW * (1 + 2 * RESOLUTION)]) == NOW
-    assert TIMES.latest(JUST_AFTER, NOW * (1 + 1e-14), [NOW]) == JUST_AFTER  # no timer is set for the past
-    assert TIMES.timer(NOW) == NOW
+    assert latest_time(JUST_BEFORE, 10.0, [LATER, NOW]) == NOW
+    assert latest_time(JUST_AFTER, 10.0, [LATER, NOW]) == NOW
+    assert latest_time(NOW, 10.0, [LATER, NOW * (1 + 2 * RESOLUTION)]) == NOW
+    assert latest_time(JUST_AFTER, NOW * (1 + 1e-14), [NOW]) == JUST_AFTER  # no timer is set for the past
 
 
 def test_equally_fast_clients_are_in_the_order_of_their_numbers():
     seconds = {5: 0.1, 3: 0.1 * (1 + 1e-15), 4: 0.3, 1: 0.1 * (1 - 1e-15), 2: 0.05}
-    assert TIMES.fastest_first(seconds, NOW) == [2, 1, 3, 5, 4]
+    assert fastest_first(seconds, NOW) == [2, 1, 3, 5, 4]
+
+
+def test_a_schedule_inside_of_others_keeps_its_resolution():
+    assert ob.compose(ob.fedcompass(), requests=ob.fedasmu()).schedule.resolution == RESOLUTION
+    assert ob.compose(ob.fedbuff(2), requests=ob.fedasmu()).schedule.resolution == 0.0

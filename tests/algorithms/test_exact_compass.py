@@ -13,7 +13,6 @@ import offbeat as ob
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult, NoTraining
 from offbeat.core.model import Model
-from offbeat.core.schedule_rule import with_rule
 from offbeat.world.population import Population
 from tests.algorithms.deployed_compass import DeployedCompass
 from tests.algorithms.exact_compass import ExactCompass, ExactWorld
@@ -111,7 +110,7 @@ def fedcompass(exact: ExactWorld) -> ob.Algorithm:
 
 
 def simulated(
-    exact: ExactWorld, seed: int, dropout: float, rule: int = 2, arrivals: int = ARRIVALS
+    exact: ExactWorld, seed: int, dropout: float, arrivals: int = ARRIVALS
 ) -> tuple[ob.Run, ExactWorld]:
     """Our run of a world, and the world with the losses that the run's seed draws."""
     clients = len(exact.seconds)
@@ -130,7 +129,7 @@ def simulated(
     lost = [[Fraction(draws.task(c, 0).lost) for _ in range(2 * arrivals)] for c in range(clients)]
     learner = Slopes(clients, 1, own_samples=exact.samples, slopes=exact.slopes)
     run = ob.simulate(
-        with_rule(fedcompass(exact), rule), world, learner,
+        fedcompass(exact), world, learner,
         until=ob.Until(tasks=arrivals), evaluate=None, seed=seed, guard=None,
     )  # fmt: skip
     return run, replace(exact, lost=lost)

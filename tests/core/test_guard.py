@@ -147,6 +147,16 @@ def test_the_warm_up_is_judged_again_by_the_quorum() -> None:
     assert guard.poisoned is None
 
 
+def test_the_warm_up_is_judged_a_second_time() -> None:
+    """Client 0 poisons the model. The first updates of the others are large too, their later ones are not."""
+    guard = new(3)
+    sizes = [(0, 90.0), (1, 20.0), (2, 20.0), *((client, 0.5) for _ in range(9) for client in (1, 2))]
+    for task, (client, size) in enumerate(sizes):
+        assert guard.check(client, 1, update(size), MODEL, 1, task) is None
+    assert guard.settled
+    assert guard.poisoned is not None
+
+
 @pytest.mark.parametrize("kept", [set(), {0, 1}])
 def test_the_update_that_completes_the_quorum_is_judged_too(kept: set[int]) -> None:
     """No client has delivered so large a norm: below the first limit, it is refused at once."""

@@ -9,7 +9,6 @@ from pkgutil import walk_packages
 from offbeat.algorithms.compose import build, compose
 from offbeat.algorithms.factory import Factory, in_order
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.schedule_rule import with_rule
 from offbeat.lazy import listing
 
 __all__ = ["ALGORITHMS", "Factory", "build", "compose", "recorded_name"]
@@ -33,6 +32,4 @@ def recorded_name(algorithm: Algorithm) -> str:
     if algorithm.name not in ALGORITHMS:
         return algorithm.name
     published = build(ALGORITHMS, {"name": algorithm.name, **algorithm.hyperparameters})
-    if with_rule(published, algorithm.schedule.rule) == algorithm:
-        return algorithm.name
-    return f"{algorithm.name} (changed)"
+    return algorithm.name if published == algorithm else f"{algorithm.name} (changed)"

@@ -7,7 +7,7 @@ latest time T_max; who comes later than that waits in a general buffer for the n
 Where the printed algorithms leave something open, this file follows these rules:
 
 - an arrival at T_max is on time, and is fed before the timer. T_max is rounded, and so is the arrival: times
-  within a relative 1e-11 are the same (`compass_times`, where the rule of earlier records is too);
+  within a relative 1e-11 are the same (`compass_times`);
 - a timer that finds nobody arrived still flushes the buffer;
 - a group closed by its last arrival is gone before its members are assigned, so none can rejoin it;
 - a late client never moves to its group's arrived list (Algorithm 1, line 14 adds it there too);
@@ -17,13 +17,13 @@ Where the printed algorithms leave something open, this file follows these rules
 
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.aggregators import Momentum, Normalization, SumOfDeltas
-from offbeat.algorithms.compass_times import RULES, CompassTimes
+from offbeat.algorithms.compass_times import RESOLUTION, fastest_first, is_after, latest_time, steps_until
 from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Count, Memory
 from offbeat.core.algorithm import Algorithm
@@ -80,16 +80,13 @@ class Compass:
 
 @checked_dataclass
 class CompassSchedule(Schedule):
-    """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`.
-
-    `rule` says how times are compared; 1 is for records without a number.
-    """
+    """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`."""
 
     q_min: QMin
     q_max: QMax
     latest: Latest = 1.2
     speed_memory: SpeedMemory = 0.0
-    rule: Literal[1, 2] = 2
+    resolution = RESOLUTION
     snapshots = True
 
     @model_validator(mode="after")
@@ -97,16 +94,6 @@ class CompassSchedule(Schedule):
         if self.q_min > self.q_max:
             raise ValueError(f"q_min = {self.q_min} must not be above q_max = {self.q_max}")
         return self
-
-    @property
-    def times(self) -> CompassTimes:
-        """How times are compared."""
-        return RULES[self.rule]
-
-    @property
-    def resolution(self) -> float:
-        """How near two times are that are one instant."""
-        return self.times.resolution
 
     def initial(self) -> Compass:
         """No speed is known, and no group."""
@@ -148,7 +135,7 @@ class CompassSchedule(Schedule):
         if group is None:  # lines 25-27
             yield Aggregate((task,), {"first": True}, server_step=False)
             yield from self._dispatch(client, state, view)
-        elif self.times.is_late(view.now, group.T_max):  # lines 16-19
+        elif is_after(view.now, group.T_max):  # lines 16-19
             state.late.append(task)
             yield from self._stop_waiting(client, group, state, view)
             yield from self._dispatch(client, state, view)
@@ -184,7 +171,7 @@ class CompassSchedule(Schedule):
         if not tasks:
             return
         seconds = {client: state.seconds_per_step[client] for client in group.waiting}
-        members = self.times.fastest_first(seconds, view.now)
+        members = fastest_first(seconds, view.now)
         group.waiting.clear()
         group.fastest = None
         group.arrived.clear()
@@ -202,7 +189,7 @@ class CompassSchedule(Schedule):
         steps, group = self._join(client, state, view.now)
         if group is None:
             steps, group = self._create(client, state, view.now)
-            yield SetTimer(group.timer, self.times.timer(group.T_max))
+            yield SetTimer(group.timer, group.T_max)
         group.expected.add(client)
         if group.fastest is not None:
             group.fastest = min(group.fastest, state.seconds_per_step[client])
@@ -212,7 +199,7 @@ class CompassSchedule(Schedule):
     def _join(self, client: ClientId, state: Compass, now: float) -> tuple[int, Group | None]:
         """JOINGROUP: of the groups that q_min ≤ q ≤ q_max steps fit into, the one with most steps."""
         S = state.seconds_per_step[client]
-        fits = [(self.times.steps_until(g.T_a, now, S), g.id) for g in state.groups.values()]
+        fits = [(steps_until(g.T_a, now, S), g.id) for g in state.groups.values()]
         fits = [(q, g) for q, g in fits if self.q_min <= q <= self.q_max]
         if not fits:
             return 0, None
@@ -224,18 +211,18 @@ class CompassSchedule(Schedule):
         """CREATEGROUP: aim at the time when a running group's fastest client ends its next q_max steps."""
         S, Q = state.seconds_per_step[client], -1
         for g in state.groups.values():
-            if self.times.is_before(now, g.T_a):
+            if is_after(g.T_a, now):
                 if g.fastest is None:
                     g.fastest = min(state.seconds_per_step[c] for c in (*g.expected, *g.waiting))
                 T_exp = g.T_a + g.fastest * self.q_max
-                Q = max(Q, self.times.steps_until(T_exp, now, S))
+                Q = max(Q, steps_until(T_exp, now, S))
         if 0 <= Q < self.q_min:
             Q = self.q_min
         elif Q < 0 or self.q_max < Q:
             Q = self.q_max
         state.created += 1
         others = (g.T_max for g in state.groups.values() if not g.fired)
-        T_max = self.times.latest(now + self.latest * Q * S, now, others)
+        T_max = latest_time(now + self.latest * Q * S, now, others)
         group = Group(state.created, T_a=now + Q * S, T_max=T_max)
         state.groups[group.id] = group
         return Q, group

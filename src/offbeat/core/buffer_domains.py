@@ -97,7 +97,7 @@ class BufferDomains:
 
 
 class AnyBuffers:
-    """Buffers without domains: of a model that has none, or of a run that was begun without domains."""
+    """Buffers of a model without domains."""
 
     def check(self, base: Model, steps: int, result: LocalResult) -> str | None:
         """Every update is taken."""

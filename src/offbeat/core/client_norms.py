@@ -39,15 +39,14 @@ class ClientNorms:
 
     Args:
         clients: Number of clients of the run.
-        looks: How often the norms of the warm-up are judged.
 
     Attributes:
         early: The accepted norms by task that are to be judged again, each with its client; the largest ones
             where there are more than 1,000. Empty once they have been judged twice.
     """
 
-    def __init__(self, clients: int, looks: int = LOOKS) -> None:
-        self._clients, self._most_looks = min(clients, RECENT), looks
+    def __init__(self, clients: int) -> None:
+        self._clients = min(clients, RECENT)
         self._quorum = max(min(self._clients, QUORUM), 3 if clients == 2 else 1)
         # The client that was heard last comes last.
         self._accepted: dict[ClientId, deque[tuple[Version, float]]] = {}
@@ -77,7 +76,7 @@ class ClientNorms:
     @property
     def judged(self) -> bool:
         """Whether the norms of the warm-up have been judged for the last time."""
-        return self._looks == self._most_looks
+        return self._looks == LOOKS
 
     @property
     def tolerated(self) -> int:
@@ -203,18 +202,16 @@ class ClientNorms:
         }
 
     @classmethod
-    def read(cls, clients: int, state: dict[str, Any], looks: int = LOOKS) -> Self:
+    def read(cls, clients: int, state: dict[str, Any]) -> Self:
         """Make it from a state."""
-        norms = cls(clients, looks)
+        norms = cls(clients)
         for client, entries in state["accepted"]:
             norms._accepted[client] = deque(((v, n) for v, n in entries), maxlen=OF_A_CLIENT)
             norms._vote(client)
         norms._refused = dict(state["refused"])
         norms._peaks = [(version, norm) for version, norm in state["peaks"]]
         norms.early = {task: (client, norm) for task, client, norm in state["early"]}
-        # The state of a run whose norms are judged once does not say so.
-        norms._heard = state.get("heard", 0)
-        norms._looks = state.get("looks", 1 if norms.settled else 0)
+        norms._heard, norms._looks = state["heard"], state["looks"]
         return norms
 
     def _vote(self, client: ClientId) -> None:

@@ -19,7 +19,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import UPDATES_GONE, ClientId, Released, RolledBack, Skipped, TaskId, Version
 from offbeat.core.good_version import GoodVersion
-from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite, norms_of
+from offbeat.core.guard import Guard, UpdateGuard, all_finite, norms_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.release import EachUpdate, Release
@@ -71,7 +71,7 @@ class GlobalModel:
         # The aggregator's memory.
         self.memory: Tensors = {}
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
-        self.guard: Guarding | None = None
+        self.guard: UpdateGuard | None = None
         self.domains = domains_of(model.layout, algorithm.codec is not None, model.values.device)
         self.condemned: list[TaskId] = []
         self.skipped: list[Skipped] = []
@@ -122,7 +122,7 @@ class GlobalModel:
         return replace(result, norms=norms_of(result, self.model.layout))
 
     @property
-    def update_guard(self) -> Guarding | None:
+    def update_guard(self) -> UpdateGuard | None:
         """The guard where it checks single updates; None where nothing does."""
         return self.release.guard(self.guard)
 

@@ -40,14 +40,14 @@ the rollback of deployed runs.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from math import inf, isfinite, sqrt
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from pydantic import Field
 from torch import Tensor
 from torch.linalg import vector_norm
 
 from offbeat.core.aggregator import Update
-from offbeat.core.client_norms import LOOKS, QUORUM, ClientNorms
+from offbeat.core.client_norms import QUORUM, ClientNorms
 from offbeat.core.events import ClientId, TaskId, Version
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
@@ -55,9 +55,6 @@ from offbeat.core.model import Model
 from offbeat.core.reads import read_numbers
 from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
-
-GUARD_RULE = 4
-"""Number of the rule that new runs follow; a run recorded without a number follows the first."""
 
 FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 1.5
 OF_STEPS, OF_BUFFERS, OF_MODEL = 3.0, 30.0, 2.0
@@ -78,59 +75,6 @@ class Guard:
     """
 
     factor: Annotated[float, Field(ge=2, allow_inf_nan=False), NUMBER] = 30.0
-
-
-class Guarding(Protocol):
-    """The contract of a guard, whatever rule it follows, for drivers and the global model.
-
-    Attributes:
-        poisoned: Why versions that were published must be withdrawn; None means that they need not be.
-    """
-
-    poisoned: str | None
-
-    @property
-    def diverged(self) -> str | None:
-        """Why the updates of most clients are refused one after another; None means that they are not."""
-
-    @property
-    def settled(self) -> bool:
-        """Whether the run can no more turn out to be poisoned since its beginning."""
-
-    def check(
-        self,
-        client: ClientId,
-        steps: int,
-        result: LocalResult,
-        model: Model,
-        version: Version = 0,
-        task: TaskId = -1,
-        held: Collection[TaskId] = (),
-    ) -> str | None:
-        """Check an update that has arrived; why it is refused, or None."""
-
-    def take_condemned(self) -> Collection[TaskId]:
-        """Held updates that have turned out to be absurd since the last call."""
-
-    def check_step(
-        self, step: Tensor, model: Model, version: Version, updates: Sequence[Update], name: str = "step"
-    ) -> str | None:
-        """Check the step to a new version; why that must not be published, or None."""
-
-    def check_version(self, model: Model) -> str | None:
-        """Check the values of a new version whose step may be published; why they must not, or None."""
-
-    def roll_back(self, to: Version) -> None:
-        """The model is that of an earlier version again."""
-
-    def count_refused(self, client: ClientId) -> None:
-        """Count an update that is refused for another reason than its norms."""
-
-    def save(self) -> Any:
-        """The state as plain data."""
-
-    def restore(self, state: Any) -> None:
-        """Go on from a state."""
 
 
 class RefusalStreak:
@@ -169,15 +113,14 @@ class UpdateGuard:
         options: Its options.
         clients: Number of clients of the run.
         initial: The initial model.
-        looks: How often the updates of the warm-up are judged.
 
     Attributes:
         options, clients: As given.
         poisoned: Why versions that were published must be withdrawn; None means that they need not be.
     """
 
-    def __init__(self, options: Guard, clients: int, initial: Model, looks: int = LOOKS) -> None:
-        self.options, self.clients, self._looks = options, clients, looks
+    def __init__(self, options: Guard, clients: int, initial: Model) -> None:
+        self.options, self.clients = options, clients
         self.poisoned: str | None = None
         self._size = 1 + float(initial.values.norm())
         # No parameter of any version is larger. NaN or infinite where that is not known.
@@ -195,9 +138,7 @@ class UpdateGuard:
         """Go on from a state."""
         self._largest = inf
         self._streak.refused = list(state["refused"])
-        self._norms = {
-            part: ClientNorms.read(self.clients, own, self._looks) for part, own in state["norms"].items()
-        }
+        self._norms = {part: ClientNorms.read(self.clients, own) for part, own in state["norms"].items()}
 
     @property
     def diverged(self) -> str | None:
@@ -382,7 +323,7 @@ class UpdateGuard:
 
     def _of(self, part: str) -> ClientNorms:
         if part not in self._norms:
-            self._norms[part] = ClientNorms(self.clients, self._looks)
+            self._norms[part] = ClientNorms(self.clients)
         return self._norms[part]
 
 

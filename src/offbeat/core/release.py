@@ -15,7 +15,7 @@ from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Event, Released, TaskId
-from offbeat.core.guard import Guarding
+from offbeat.core.guard import UpdateGuard
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 
@@ -69,7 +69,7 @@ class Release(Protocol):
     ) -> str | None:
         """Why a check of single updates refuses one; None means that it does not, or that none is checked."""
 
-    def guard(self, guard: Guarding | None) -> Guarding | None:
+    def guard(self, guard: UpdateGuard | None) -> UpdateGuard | None:
         """The guard as it checks single updates; None means that they are not looked at."""
 
     def excuse(self, task: TaskId, error: Exception, run: object) -> None:
@@ -141,7 +141,7 @@ class EachUpdate(MadeAtOnce):
         """Why the check refuses an update; None means that it does not."""
         return check(client, task, steps, result)
 
-    def guard(self, guard: Guarding | None) -> Guarding | None:
+    def guard(self, guard: UpdateGuard | None) -> UpdateGuard | None:
         """The guard, which checks each update."""
         return guard
 

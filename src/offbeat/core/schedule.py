@@ -119,11 +119,6 @@ class Schedule(AlgorithmPart, Protocol):
         return None
 
     @property
-    def rule(self) -> int:
-        """Number of the rule that it follows, from 1, the default; see `core.schedule_rule`."""
-        return 1
-
-    @property
     def resolution(self) -> float:
         """Relative difference up to which two times of a simulation are one instant.
 
@@ -200,11 +195,6 @@ class ScheduleWrapper(Wrapper, Schedule):
     def largest_aggregation(self) -> int | None:
         """Largest aggregation of the schedule inside."""
         return self.inner.largest_aggregation
-
-    @property
-    def rule(self) -> int:
-        """Rule of the schedule inside."""
-        return self.inner.rule
 
     @property
     def resolution(self) -> float:

@@ -17,7 +17,6 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner
 from offbeat.core.limits import Until
-from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule, without_rule
 from offbeat.core.streams import Purpose, stream
 from offbeat.data import federate, load, without_clients
 from offbeat.data.dataset import Dataset, Samples, sample_shape
@@ -266,15 +265,9 @@ def recorded_algorithm(record: RunRecord, allow: Allow = NOTHING) -> Algorithm:
     """
     if record.algorithm not in ALGORITHMS and ":" not in record.algorithm:
         raise RunError(f"{record.path}: its algorithm, {record.algorithm!r}, cannot be built by name")
-    described = record.entry("algorithm")
-    rule = recorded_schedule_rule(described)
     try:
         # What is recorded has all options, also those that no part reads.
-        built = build_algorithm(ALGORITHMS, without_rule(described), Allowed.of(allow).load)
-        algorithm = with_rule(built, rule)
-        if algorithm.schedule.rule != rule:
-            raise UsageError(f"its schedule has no rule {rule}")
-        return algorithm
+        return build_algorithm(ALGORITHMS, record.entry("algorithm"), Allowed.of(allow).load)
     except NotAllowedError as error:
         raise NotAllowedError(f"{record.path}: {error}") from None
     except UsageError as error:

@@ -16,7 +16,6 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.differences import first_difference
 from offbeat.core.errors import UsageError
 from offbeat.core.labels import check_label
-from offbeat.core.schedule_rule import without_rule
 from offbeat.experiment import check_clients
 from offbeat.recipes.build import make_learner
 from offbeat.recipes.load import check, document_of
@@ -122,7 +121,7 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
     record = read_run(run.directory)
     # Checking the recorded recipe gives it the options of this version.
     recorded = record.recipe and document_of(check(record.recipe, str(record.path)))
-    then = {**_essence(recorded), "algorithm": without_rule(record.entry("algorithm"))}
+    then = {**_essence(recorded), "algorithm": dict(record.entry("algorithm"))}
     described = {"name": algorithm.name, **algorithm.hyperparameters}
     now = {**_essence(document_of(run.recipe)), "algorithm": described}
     if (found := first_difference(then, now)) is not None:

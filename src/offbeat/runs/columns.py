@@ -104,7 +104,6 @@ class _PrivateEntry(TypedDict):
 
 class _AlgorithmEntry(TypedDict):
     name: Name
-    schedule_rule: NotRequired[Count]
 
 
 class _RecordedEntry(TypedDict, total=False):

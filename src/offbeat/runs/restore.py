@@ -8,20 +8,17 @@ from typing import Any
 from torch import Tensor
 
 from offbeat.core.aggregator import Update
-from offbeat.core.buffer_domains import AnyBuffers
 from offbeat.core.errors import DamageError
 from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.good_version import GoodVersion
-from offbeat.core.guard import GUARD_RULE, Guard, UpdateGuard
-from offbeat.core.guard_rule_1 import UpdateGuardRule1
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.server import Server
 from offbeat.runs.damage import reading
 from offbeat.runs.files import ON_DEVICE, read_file, read_tensors
-from offbeat.runs.record import Checkpoint, RunRecord
+from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import update_file, version_file
 
 
@@ -90,29 +87,6 @@ def restore_model(
             task, base(version), delta, integers, metrics, lr, saved.get("shared"), fresh,
             norms=tensors.measured(LocalResult(delta, integers, shared=saved.get("shared"))).norms,
         )  # fmt: skip
-
-
-def recorded_rule(record: RunRecord) -> int:
-    """Number of the rule of guard and collapse that a run has followed since its beginning."""
-    return int(record.meta.get("guard_rule", 1))
-
-
-def follow_recorded_rules(tensors: GlobalModel, record: RunRecord, guard: Guard | None, clients: int) -> None:
-    """Have a run that was begun under an earlier rule of the guard go on under that rule.
-
-    Args:
-        tensors: The tensors of the run, as those of a new one.
-        record: What is recorded of it.
-        guard: Options of the guard; None means that there is none.
-        clients: Number of clients.
-    """
-    rule = recorded_rule(record)
-    if rule == 1:
-        tensors.guard = None if guard is None else UpdateGuardRule1(guard, clients)
-        tensors.domains, tensors.good = AnyBuffers(), None
-    elif rule < GUARD_RULE and guard is not None:
-        # The second and the third rule judge the warm-up once. They differ in when a model has collapsed.
-        tensors.guard = UpdateGuard(guard, clients, tensors.model, looks=1)
 
 
 def read_version(layout: Layout, directory: Path, version: Version) -> Model:

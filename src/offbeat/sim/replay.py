@@ -10,7 +10,6 @@ from offbeat.core.errors import DamageError, OffbeatError
 from offbeat.core.journal import Row, event_of
 from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.recorded import RecordedJournal, ReplayError
-from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.runs.record import RunRecord
 
 _LONGEST = 1000  # characters of a row in a message
@@ -36,9 +35,8 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
 
     Args:
         record: The run.
-        algorithm: The algorithm it was made with; it follows the recorded rule.
+        algorithm: The algorithm it was made with.
     """
-    algorithm = with_rule(algorithm, recorded_schedule_rule(record.entry("algorithm")))
     journal, compared = RecordedJournal(record.rows()), Counter[str]()
 
     def compare(row: Row) -> None:

@@ -7,7 +7,7 @@ from offbeat.core.model import Model
 from offbeat.core.recorded import ReplayError
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord
-from offbeat.runs.restore import follow_recorded_rules, restore_model
+from offbeat.runs.restore import restore_model
 from offbeat.runs.schema import MODEL
 from offbeat.sim.backend import LiveBackend, ReplayBackend
 from offbeat.sim.simulation import Recorder, Simulation
@@ -26,7 +26,6 @@ def restore(simulation: Simulation, backend: LiveBackend, recorder: Recorder, re
         ReplayError: At the first row that is not the recorded one.
         RunError: The run is over at its checkpoint, whatever its limits, or under the limits that it has now.
     """
-    follow_recorded_rules(backend.tensors, record, backend.guard, record.meta["clients"])
     checkpoint = record.checkpoint()
     if checkpoint is None:
         return 0

@@ -15,7 +15,6 @@ from offbeat.core.errors import RunError
 from offbeat.core.learner import in_order, own_tensors
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
-from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.documents import user_path
 from offbeat.experiment import Experiment
 from offbeat.local.torch_learner import TorchLearner
@@ -104,9 +103,8 @@ def resume_experiment(
     directory = user_path(directory)
     record = read_run(directory)
     check_simulated(record)
-    algorithm = with_rule(experiment.algorithm, recorded_schedule_rule(record.entry("algorithm")))
     learner = in_order(experiment.learner, record.columns)
-    experiment = replace(experiment, algorithm=algorithm, learner=learner, seed=record.seed)
+    experiment = replace(experiment, learner=learner, seed=record.seed)
     planned = SimulatedRun.of(experiment, world)
     planned.prepared.check_same(record, planned.described)
     if _stays_ended(record, planned):
@@ -119,7 +117,7 @@ def resume_experiment(
             directory, ascii(dropped),
         )  # fmt: skip
     with calls.exceptions():
-        with started(planned.learner, algorithm.objective, execution) as trainer:
+        with started(planned.learner, experiment.algorithm.objective, execution) as trainer:
             # Reopening takes the lock: from here on no other process may write.
             store = RunStore.reopen(directory)
             try:

@@ -22,7 +22,7 @@ from offbeat.core.aggregator import Aggregator, SumOnly, Update, UpdateSum
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError, RunError
 from offbeat.core.events import ClientId, Event, Released, TaskId, Version
-from offbeat.core.guard import Guarding
+from offbeat.core.guard import UpdateGuard
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
@@ -373,7 +373,7 @@ class SummedUpdates(MadeAtOnce):
     ) -> str | None:
         """No update is looked at by itself: whether one is refused would tell of its data."""
 
-    def guard(self, guard: Guarding | None) -> Guarding | None:
+    def guard(self, guard: UpdateGuard | None) -> UpdateGuard | None:
         """The guard sees released values only."""
 
     def excuse(self, task: TaskId, error: Exception, run: object) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.learner import in_order
@@ -18,7 +17,6 @@ from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan
-from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment, PreparedRun, check_entry
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
@@ -97,7 +95,6 @@ def check_run(experiment: Experiment, directory: Path, options: ServerOptions) -
     prepared = None
     if record is not None:
         check_same(record, spec)
-        experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, record))
     if record is None or record.status != "finished" or goes_on(record, experiment.until):
         torch.set_num_threads(1)
         prepared = experiment.prepare(clients, tested=tested)
@@ -192,18 +189,6 @@ def _check_evaluation(options: ServerOptions, experiment: Experiment, tested: bo
             "buffers = 'recompute' is not allowed with evaluations at sites, which have no estimated "
             "statistics: choose follow, mean or local, or evaluate.at = 'server'"
         )
-
-
-def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
-    """The algorithm, whose schedule follows the rule that the run was begun with."""
-    rule = recorded_schedule_rule(record.entry("algorithm"))
-    algorithm = with_rule(algorithm, rule)
-    if algorithm.schedule.rule != rule:
-        raise RunError(
-            f"{record.path} follows rule {rule} of the schedule of {algorithm.name}, which this version does "
-            "not know: finish the run with the version of Offbeat that began it"
-        )
-    return algorithm
 
 
 def check_same(record: RunRecord, spec: RunSpec) -> None:

@@ -46,7 +46,6 @@ from the beginning leaves may have a loss a little below l₀, and still be far 
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import inf, isfinite
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -92,36 +91,6 @@ class SavedCollapse(Struct, frozen=True):
     strange: int
     above: int
     alert: int
-
-
-class Collapse(Protocol):
-    """What the coordinator asks of a rule of collapse.
-
-    Attributes:
-        good: Whether a rollback is to go to the version that was judged last.
-        judges_withdrawn: Whether it judges versions that are withdrawn by the time they have been evaluated.
-    """
-
-    good: bool
-    judges_withdrawn: bool
-
-    @property
-    def warning(self) -> str | None:
-        """What the loss has lost, if that alone is no collapse."""
-
-    def judge(self, metrics: Mapping[str, float | None]) -> str | None:
-        """Judge the next evaluation; why the model has collapsed, or None."""
-
-    def to_record(self, metrics: Metrics, norm: float) -> Metrics:
-        """What the record of an evaluation needs beside its metrics to be judged again.
-
-        Args:
-            metrics: The metrics.
-            norm: Norm of the model's parameters by that of the initial model's; infinite where that is 0.
-        """
-
-    def withdraw(self) -> None:
-        """The run has gone back: the latest evaluations are of versions that are withdrawn."""
 
 
 def parameter_norm(model: Model) -> float:
@@ -198,8 +167,6 @@ class CollapseDetector:
     Attributes:
         good: Whether the last evaluation had the lowest loss so far.
     """
-
-    judges_withdrawn = False
 
     def __init__(self, metric: str | None = None, higher_is_better: Mapping[str, bool] = {}) -> None:
         self._metric, self._higher_is_better = metric, higher_is_better

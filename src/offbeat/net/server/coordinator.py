@@ -52,7 +52,7 @@ from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.secure.secure_aggregation import helpers_of
-from offbeat.net.server.collapse import CollapseDetector, SavedCollapse, parameter_norm
+from offbeat.net.server.collapse import SavedCollapse, parameter_norm
 from offbeat.net.server.driver import Driver, SavedDriver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
@@ -341,8 +341,6 @@ class Coordinator:
             TypeError: It cannot be saved, and why.
         """
         self.helpers.check_snapshots()
-        if not isinstance(self.driver.collapse, CollapseDetector):
-            raise TypeError("the run was begun under an earlier rule of collapse")
         if not self.algorithm.schedule.snapshots:
             raise TypeError(f"the schedule of {self.algorithm.name} does not say snapshots = True")
         return SavedRun(self.driver.save(), self.evaluations.save(), self.driver.collapse.save())
@@ -356,7 +354,6 @@ class Coordinator:
         Raises:
             ValueError, KeyError, TypeError: It does not fit. `restore` of a state that does sets all right.
         """
-        assert isinstance(self.driver.collapse, CollapseDetector)
         self.driver.restore(saved.driver)
         self.evaluations.load(saved.evaluations)
         self.driver.collapse.restore(saved.collapse)

@@ -71,7 +71,7 @@ from offbeat.net.messages import (
 from offbeat.net.secure.helpers import Helpers, ServedRun
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
-from offbeat.net.server.collapse import Collapse, CollapseDetector
+from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.deadlines import Deadlines
 from offbeat.net.server.effects import Effects, Evaluation, LoggedUpdate
 from offbeat.net.server.leases import Leases
@@ -143,7 +143,7 @@ class Driver:
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
         self.directions = SiteDirections(self.tensors.model.layout.parameters)
-        self.collapse: Collapse = CollapseDetector(run.metric, run.higher_is_better)
+        self.collapse = CollapseDetector(run.metric, run.higher_is_better)
         self.client_evaluations: ClientEvaluations | None = None
         every = experiment.evaluate
         if every.at_clients:

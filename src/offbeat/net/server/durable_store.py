@@ -23,10 +23,8 @@ from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
 from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.good_version import GoodVersion
-from offbeat.core.guard import GUARD_RULE
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
-from offbeat.core.schedule_rule import described_rule
 from offbeat.net.audit import INSERT, SERVER, TABLE, AuditLog
 from offbeat.net.audit_record import open_audit
 from offbeat.net.monitor.snapshot import MirrorView
@@ -107,7 +105,7 @@ class DurableStore:
             if meta is None:
                 store = RunStore.reopen(directory)
             else:
-                store = RunStore.create(directory, _with_rules(meta, coordinator), [])
+                store = RunStore.create(directory, meta, [])
             # Nobody else writes until the store is closed.
             on_error.callback(store.close)
             # Whatever this directory was until now, it is served by itself.
@@ -323,12 +321,6 @@ def _packed(update: LoggedUpdate) -> bytes | None:
 def _evaluated(directory: Path) -> Iterator[tuple[Version, float]]:
     """Version and time of each evaluation that a run has recorded."""
     yield from ((metric.version, metric.t) for metric in read_run(directory).evaluations())
-
-
-def _with_rules(meta: Mapping[str, Any], coordinator: Coordinator) -> dict[str, Any]:
-    """What a run records at its beginning, with the numbers of the rules that it follows."""
-    described = {**meta["algorithm"], **described_rule(coordinator.algorithm)}
-    return {"guard_rule": GUARD_RULE, **meta, "algorithm": described}
 
 
 def _register(sites: Iterable[SiteRow]) -> list[Statement]:

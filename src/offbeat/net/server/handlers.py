@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
-from offbeat.core.guard import Guarding
+from offbeat.core.guard import UpdateGuard
 from offbeat.core.learner import LocalResult
 from offbeat.core.schedule import Task
 from offbeat.experiment import PreparedRun
@@ -419,7 +419,7 @@ class MessageHandler:
         self._driver.apply(now, Arrived(site.client, task.id, steps, result.metrics), result)
 
     @property
-    def _guard(self) -> Guarding | None:
+    def _guard(self) -> UpdateGuard | None:
         """The guard of the updates."""
         return self._driver.tensors.update_guard
 

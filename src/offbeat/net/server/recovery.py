@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 
 import msgspec
@@ -10,20 +10,16 @@ import msgspec
 from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.net.server.collapse import Collapse
-from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
-from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
+from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.stored_updates import NEWEST, Stored, recorded_update
 from offbeat.runs.damage import damage, reading
 from offbeat.runs.record import RunRecord
-from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
+from offbeat.runs.restore import read_version, restore_model
 from offbeat.runs.schema import DATABASE, Metric
 
 log = logging.getLogger(__name__)
-EARLIER: dict[int, Callable[[], Collapse]] = {1: CollapseDetectorRule1, 2: CollapseDetectorRule2}
-"""Rules of collapse by the number that a run has recorded; others follow the present one."""
 
 
 def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnapshots) -> None:
@@ -48,10 +44,6 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
     checkpoint = record.checkpoint()
     if checkpoint is None:
         raise damage(record.path / DATABASE, "has no checkpoint")
-    guard, clients = coordinator.experiment.guard, coordinator.options.clients
-    follow_recorded_rules(coordinator.tensors, record, guard, clients)
-    if (earlier := EARLIER.get(recorded_rule(record))) is not None:
-        coordinator.driver.collapse = earlier()
     with reading(record.path / DATABASE):
         for name, client, labels in record.sites():
             told = msgspec.json.decode(labels, type=tuple[int, ...]) if labels else None
@@ -92,7 +84,7 @@ def recover(record: RunRecord, coordinator: Coordinator, snapshots: RecoverySnap
 
 
 def _judge_again(
-    evaluations: Iterable[Metric], rolled_back: Iterable[Row], collapse: Collapse, first: Version
+    evaluations: Iterable[Metric], rolled_back: Iterable[Row], collapse: CollapseDetector, first: Version
 ) -> Version | None:
     """Have evaluations judged as they were; the version to which a rollback goes, if one of them is good.
 
@@ -110,7 +102,7 @@ def _judge_again(
         while rollbacks and rollbacks[0][1] <= metric.version:
             collapse.withdraw()
             first = rollbacks.popleft()[1]
-        if metric.version < first and not collapse.judges_withdrawn:
+        if metric.version < first:
             continue
         collapsed = collapse.judge(metric.found) is not None
         if collapse.good and not any(metric.version in versions for versions in withdrawn):

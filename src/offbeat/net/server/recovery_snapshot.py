@@ -170,7 +170,7 @@ def _described(schedule: Schedule) -> str:
     """The types of the states of a schedule and those inside of it."""
     name = type(schedule).__qualname__
     try:
-        own = f"{name} {schedule.rule}: {describe_types(state_type(type(schedule)))}"
+        own = f"{name}: {describe_types(state_type(type(schedule)))}"
     except (TypeError, NameError) as error:
         # The state of a user's own schedule may have no types: it has no snapshots then.
         own = f"{name}: {error}"

@@ -30,15 +30,13 @@ def judge_version(driver: Driver, now: float, evaluation: Evaluation, metrics: M
     Returns:
         The version to which the run has gone back; None means that it has not.
     """
-    collapse, withdrawn = driver.collapse, evaluation.version < driver.rolled_back
-    if withdrawn and not collapse.judges_withdrawn:
+    if evaluation.version < driver.rolled_back:
         return None
+    collapse = driver.collapse
     warned = collapse.warning is not None
     reason = collapse.judge(metrics)
     if collapse.warning is not None and not warned:
         log.warning("the loss rises", extra={"version": evaluation.version, "reason": collapse.warning})
-    if withdrawn:
-        return None
     if collapse.good:
         driver.tensors.good = GoodVersion.in_memory(evaluation.version, evaluation.model)
     elif reason is not None and driver.ending is None and driver.tensors.good is not None:

@@ -21,7 +21,7 @@ from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.stored_updates import StoredUpdates, recorded_update
 from offbeat.runs.record import Checkpoint, RunRecord
-from offbeat.runs.restore import follow_recorded_rules, restore_model
+from offbeat.runs.restore import restore_model
 
 log = logging.getLogger(__name__)
 _ALL_REMEMBERED = 2**31
@@ -159,7 +159,6 @@ def _coordinator(record: RunRecord, prepared: PreparedRun) -> Coordinator:
     """A coordinator before the run's first event, which forgets no task that a site may bring back."""
     options = ServerOptions(clients=prepared.clients, remembered=_ALL_REMEMBERED)
     coordinator = Coordinator(prepared, options, RunInfo(str(record.meta.get("run", "")), {}))
-    follow_recorded_rules(coordinator.tensors, record, prepared.guard, prepared.clients)
     for name, client, _ in record.sites():
         coordinator.registry.add(name, client)
     return coordinator
