@@ -256,7 +256,7 @@ class PreparedRun:
         Args:
             record: The directory's run.
             driven: What the driver records of the run besides, by its name in the record. What is not known
-                of one of the two, of an earlier version or of a learner of one's own, is not compared.
+                of one of the two, as of a learner of one's own, is not compared.
 
         Raises:
             RunError: It is another run, of which the message says what differs.
@@ -273,7 +273,7 @@ class PreparedRun:
 
     def check_initial(self, record: RunRecord) -> None:
         """Raises `RunError` where a directory's run was started with another initial model."""
-        if record.meta.get("initial") not in (None, self.initial.digest()):
+        if record.entry("initial") != self.initial.digest():
             raise RunError(
                 f"{record.path} was started with another initial model: give the same model and initial"
             )

@@ -1,12 +1,10 @@
-"""Backups, restores, upgrades and mirrors whose processes are killed at random moments."""
+"""Backups, restores and mirrors whose processes are killed at random moments."""
 
 import os
 import shutil
 import signal
-import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from random import Random
 
@@ -15,11 +13,10 @@ import pytest
 from offbeat.backup.backup import backup, file_problems
 from offbeat.backup.manifest import copies_in
 from offbeat.backup.restore import restore
-from offbeat.backup.upgrade import upgrade
 from offbeat.net.server.mirror import check_mirror, copy_checkpoint
 from offbeat.runs.record import read_run
 from offbeat.runs.verify import verify
-from tests.backup.served_run import ServedRun, recovered
+from tests.backup.served_run import ServedRun
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("one_thread")]
 KILLS = 50
@@ -123,35 +120,6 @@ def test_restore(tmp_path: Path, size: int) -> None:
     restore(copy, target)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "copies"]
     assert False in outcomes
-
-
-def test_upgrade(tmp_path: Path) -> None:
-    """The run has its format, or the new one; it goes on from either, and each copy has the old one."""
-    made, run, copies = tmp_path / "made", tmp_path / "a", tmp_path / "copies"
-    served = run_of(made, 40)
-    served.store.close()
-    with closing(sqlite3.connect(made / "run.db")) as database, database:
-        database.execute("DROP TABLE client_metrics")
-        database.execute("DROP TABLE checksums")
-        database.execute("UPDATE meta SET value = 4 WHERE key = 'format'")
-
-    def prepare() -> None:
-        shutil.rmtree(run, ignore_errors=True)
-        shutil.rmtree(copies, ignore_errors=True)
-        shutil.copytree(made, run)
-
-    def check() -> None:
-        assert read_run(run).meta["format"] in (4, 5)
-        assert not [*file_problems(verify(run))]
-        assert upgrade(run, copies).after == 5
-        assert read_run(run).meta["format"] == 5
-        for copy in copies_in(copies):
-            assert restore(copy, tmp_path / "b").record.meta["format"] == 4
-            shutil.rmtree(tmp_path / "b")
-        assert recovered(run) == served.states[served.coordinator.driver.engine.rows]
-        assert not [*copies.glob(".*")]
-
-    kill_often(lambda: upgrade(run, copies), check, prepare)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,10 @@ from offbeat.backup.restore import restore
 from offbeat.cli.commands import app
 from offbeat.core.errors import DamageError, OffbeatError, RunError, UsageError
 from offbeat.runs.lock import lock
+from offbeat.runs.record import find_runs
+from offbeat.runs.verify import verify
 from tests.backup.served_run import NOISE, ServedRun, recovered
+from tests.corpus.archive import formats, sample, unpack
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -200,3 +203,14 @@ def test_on_the_command_line(made: Path, tmp_path: Path) -> None:
     assert "--every 5 is not allowed" in str(wrong.exception)
     refused = runner.invoke(app, ["restore", str(tmp_path / "copies"), str(tmp_path / "b")])
     assert isinstance(refused.exception, OffbeatError)
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(n, name) for n in formats() for name in sample(n, "served killed")[:3]]
+)
+def test_a_run_of_the_corpus_comes_back_whole(tmp_path: Path, number: int, name: str) -> None:
+    for record in find_runs(unpack(number, name, tmp_path)):
+        copy = backup(record.path, tmp_path / "copies").folder
+        again = restore(copy, tmp_path / "again").record
+        assert list(again.rows()) == list(record.rows())
+        assert verify(again.path).problems == []

@@ -325,7 +325,7 @@ def test_a_comparison_of_an_earlier_version_goes_on(
     command = ("compare", recipe, "-a", "fedbuff", "--seeds", 1, "--out", "one")
     assert offbeat(*command).code == 0
     with sqlite3.connect("one/fedbuff/seed-0/run.db") as database:
-        database.execute("DROP TABLE checksums")
+        database.execute("DELETE FROM checksums")
         database.execute(
             "UPDATE meta SET value = json_remove(value, '$.until.metric', '$.until.reaches', '$.metric') "
             "WHERE key = 'recipe'"

@@ -221,7 +221,7 @@ def test_a_port_in_use_is_refused_before_anything_is_made(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
+def test_a_directory_of_another_format_is_refused_and_left_as_it_is(
     recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offbeat.net.grpc.server.check_free", lambda *_: None)
@@ -231,13 +231,9 @@ def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
         assert offbeat("serve", recipe, "--state", state, "--listen", address)[0] == 2
     with closing(sqlite3.connect(state / "run.db")) as database:
         for query in (
-            "DROP TABLE checksums",
-            "ALTER TABLE updates DROP COLUMN begin",
-            "ALTER TABLE updates DROP COLUMN bytes",
+            "DELETE FROM checksums",
             "UPDATE meta SET value = '2' WHERE key = 'format'",
-            "UPDATE meta SET value = '\"0.0.9\"' WHERE key = 'offbeat'",
-            "UPDATE meta SET value = json_remove(value, '$.codec') WHERE key = 'plan'",  # said otherwise then
-            "UPDATE meta SET value = json_set(value, '$.of_old', 1) WHERE key = 'plan'",
+            "UPDATE meta SET value = '\"9.0.1\"' WHERE key = 'offbeat'",
         ):
             database.execute(query)
         database.commit()
@@ -251,12 +247,10 @@ def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
     answer = offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
     refused(
         answer,
-        rf"^offbeat: {state} is the state directory of a run that an earlier version of Offbeat began "
-        r"\(0\.0\.9, format 2; this version serves 4 to 6\): .* or choose another directory",
-        1,
+        rf"^offbeat: {state / 'run.db'} has format 2, and this version of Offbeat reads 1: use the "
+        r"version that wrote it \(9\.0\.1\)$",
     )
     assert content() == before
-    assert ob.read_run(state).meta["offbeat"] == "0.0.9"  # which is still there to be read
 
 
 def test_a_directory_that_another_process_serves_is_refused(

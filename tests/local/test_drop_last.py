@@ -122,11 +122,6 @@ def test_a_site_counts_as_the_server_does():
     assert Site.of(learner=brought).steps_per_epoch == 2
 
 
-def test_a_run_that_keeps_all_batches_is_told_as_ever():
-    """A site of an earlier version knows no `drop_last`."""
-    assert "drop_last" not in run_spec(ob.fedavg(), learner(drop_last=False), 1).document()["training"]
-
-
 def test_a_policy_counts_the_samples_that_are_trained_on():
     spec = read_run_spec(run_spec(ob.fedavg(epochs=1), learner(), 1).document())
     policy = SitePolicy(min_samples=17)

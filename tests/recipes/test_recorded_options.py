@@ -27,7 +27,7 @@ def recorded(tmp_path: Path) -> Path:
     options["limit"] = options.pop("threshold")
     options |= {"lam": 1.0, "mu_beta": 1.0, **options.pop("merge")}
     with database:
-        database.execute("DROP TABLE checksums")
+        database.execute("DELETE FROM checksums")
         database.execute("UPDATE meta SET value = ? WHERE key = 'algorithm'", [json.dumps(options)])
         database.execute("UPDATE meta SET value = '\"interrupted\"' WHERE key = 'status'")
     database.close()
@@ -61,7 +61,7 @@ def test_a_comparison_from_before_an_option_goes_on(tmp_path: Path) -> None:
     recorded = json.loads(text)
     del recorded["training"]["accumulate"]
     with database:
-        database.execute("DROP TABLE checksums")
+        database.execute("DELETE FROM checksums")
         database.execute("UPDATE meta SET value = ? WHERE key = 'recipe'", [json.dumps(recorded)])
     database.close()
     assert plan(recipe, ["fedavg"], 1, tmp_path)

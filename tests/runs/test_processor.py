@@ -1,6 +1,5 @@
 """The kind of processor: its name, and that a run's directory has those that made it."""
 
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -56,12 +55,6 @@ def test_a_run_has_the_kinds_of_processor_that_made_it(
     assert on("Intel") == ("Intel",)
     assert on("AMD") == ("Intel", "AMD")
     assert on("Intel") == ("Intel", "AMD")
-    with sqlite3.connect(tmp_path / "a" / "run.db") as database:  # as earlier versions wrote it
-        database.execute("DELETE FROM meta WHERE key = 'processors'")
-        database.execute("DELETE FROM checksums WHERE part = 'meta'")
-    database.close()
-    assert read_run(tmp_path / "a").processors == ()
-    assert on("AMD") == ()
 
 
 def test_a_run_has_the_kinds_of_gpu_that_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

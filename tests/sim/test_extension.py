@@ -187,17 +187,6 @@ def test_killed_between(learner: ob.TorchLearner, tmp_path: Path, monkeypatch: p
     assert outcome(resumed(tmp_path / "grown", learner, "fedbuff", None)) == outcome(whole)
 
 
-def test_limits_of_an_earlier_version(learner: ob.TorchLearner, tmp_path: Path) -> None:
-    """A directory that did not record them is as it was: it stays ended, for which limits are not known."""
-    simulated(tmp_path / "run", learner, "fedbuff", FIRST)
-    with sqlite3.connect(tmp_path / "run" / "run.db") as database:
-        database.execute("DELETE FROM meta WHERE key = 'until'")
-        database.execute("DELETE FROM checksums WHERE part = 'meta' AND block = 'until'")
-    database.close()
-    assert recorded_until(ob.read_run(tmp_path / "run")) is None
-    assert resumed(tmp_path / "run", learner, "fedbuff", THEN).summary.tasks == 31
-
-
 def test_what_differs_is_told_before_the_place_of_a_lambda(tmp_path: Path) -> None:
     data = digits().data
 

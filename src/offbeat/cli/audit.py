@@ -80,7 +80,7 @@ def _verify(directory: Path, rows: list[tuple[int, str, str]], head: str | None)
     if found:
         raise RunError(f"the audit of {directory} is not as it was written ({len(found)} of its rows)")
     if not rows:
-        out.print(f"{directory} has no audit: a simulation, or a run of an earlier version", markup=False)
+        out.print(f"{directory} has no audit: it is a simulation", markup=False)
         return
     last = Head(rows[-1][0], rows[-1][2])
     out.print(f"{len(rows)} rows are as they were written; head {last}", markup=False, soft_wrap=True)

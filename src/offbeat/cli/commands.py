@@ -40,7 +40,6 @@ from offbeat.cli import (
     status,
     stop,
     tokens,
-    upgrade,
     verify,
 )  # fmt: skip
 from offbeat.cli.console import InterruptedByUserError, err, out
@@ -87,7 +86,7 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper, check.check, certificate.certificate, kit.kit, audit.audit,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify, archive.archive,
-    backup.backup, backup.restore, upgrade.upgrade,
+    backup.backup, backup.restore,
     simulate_like.simulate_like, statistics.statistics, federate.federate,
 )  # fmt: skip
 _SECTIONED: dict[Callable[..., None], type[Command]] = {

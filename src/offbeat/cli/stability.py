@@ -20,7 +20,6 @@ _NOT_STABLE = {
     "archive": Stability.PROVISIONAL,
     "backup": Stability.PROVISIONAL,
     "restore": Stability.PROVISIONAL,
-    "upgrade": Stability.PROVISIONAL,
     "reproduce": Stability.PROVISIONAL,
     "helper": Stability.EXPERIMENTAL,
 }

@@ -130,12 +130,11 @@ class Layout:
             yield entry, flat[start : start + entry.size].view(entry.shape)
 
 
-def frozen_digest(module: nn.Module, *, wrapped: bool = False) -> str:
+def frozen_digest(module: nn.Module) -> str:
     """SHA-256 of a module's parameters that are frozen, which every party must have alike; "" for none.
 
     Args:
         module: The module.
-        wrapped: Whether names have the prefixes of wrappers, with which earlier versions recorded it.
 
     Raises:
         UsageError: A tensor cannot be copied.
@@ -143,8 +142,7 @@ def frozen_digest(module: nn.Module, *, wrapped: bool = False) -> str:
     tensors = ModuleTensors.of(module)
     frozen = {name: p for name, p in tensors.parameters.items() if not p.requires_grad}
     digest = sha256()
-    for plain, parameter in frozen.items():
-        name = tensors.wrapped.get(plain, plain) if wrapped else plain
+    for name, parameter in frozen.items():
         _check(name, parameter, inside=False)
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
         try:

@@ -94,7 +94,7 @@ def found_by_name(tensors: Mapping[str, Tensor], name: str) -> Tensor | None:
     """The tensor of a name; else the only one whose name differs by wrappers' prefixes; else None."""
     if name in tensors:
         return tensors[name]
-    # Files of earlier versions have the prefixes of wrappers, and so have those that PyTorch itself writes.
+    # Files that PyTorch itself writes have the prefixes of wrappers.
     bare = without_prefixes(name)
     alike = [tensor for other, tensor in tensors.items() if without_prefixes(other) == bare]
     return alike[0] if len(alike) == 1 else None

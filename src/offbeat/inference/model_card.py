@@ -133,7 +133,7 @@ def _training(record: RunRecord) -> list[str]:
         ("seed", record.seed),
         ("status", record.status),
         ("why it ended", record.stop_reason or "unknown"),
-        ("processors", ", ".join(record.processors) or "unknown"),
+        ("processors", ", ".join(record.processors)),
     ]
     lines = [*table(["", ""], rows), "", "Options of the algorithm:", "", *_json(algorithm), ""]
     recipe = record.recipe_as_run

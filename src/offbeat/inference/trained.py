@@ -74,8 +74,7 @@ def trained_module(
     described = record.meta.get("plan") or record.meta.get("learner") or {}
     if not isinstance(module, nn.Module):
         module = check_module(seeded(module or _maker(record, described, allow), record.seed))
-    digests = "", frozen_digest(module), frozen_digest(module, wrapped=True)
-    if described.get("frozen", "") not in digests:
+    if described.get("frozen", "") not in ("", frozen_digest(module)):
         raise UsageError(
             f"the frozen parameters of the {type(module).__name__} made here are not those of {record.path}: "
             "load the same pretrained weights, or use the run's version of PyTorch where the seed draws them"

@@ -117,10 +117,7 @@ class FlatModule:
     def restore_personal(self, state: Tensors) -> None:
         """Write a client's own tensors, as far as its state has them, in place of the initial ones."""
         for name, tensor in self.personal.items():
-            # Records of earlier versions have the prefixes of wrappers in the names.
-            earlier = self._wrapped.get(name, name)
-            own = state.get(PERSONAL + name, state.get(PERSONAL + earlier))
-            if own is not None:
+            if (own := state.get(PERSONAL + name)) is not None:
                 tensor.copy_(own)
 
     def replaced(self) -> str | None:

@@ -18,7 +18,7 @@ AuditRow = tuple[int, str, str]
 
 
 def audit_rows(record: RunRecord) -> Iterator[AuditRow]:
-    """The rows of a run's audit, in order; none where it has none, as runs of earlier versions.
+    """The rows of a run's audit, in order; none where it has none, as a simulation.
 
     Raises:
         DamageError: A row has other types.

@@ -57,7 +57,7 @@ async def check_access(
     if (ends := token_ends(server_metadata)) is not None:
         days = (ends - time()) / 86400
         results.append(CheckResult("token", days > 0, f"the token ends in {days:.1f} days"))
-    server_version = server_metadata.get(VERSION_KEY, "before versions were told")
+    server_version = server_metadata.get(VERSION_KEY, "of an unknown version")
     results.append(CheckResult("version", True, f"server {server_version}, site {__version__}"))
     if server_metadata.get(TIME_KEY, "").isdecimal():
         skew = time() - int(server_metadata[TIME_KEY])
@@ -78,10 +78,6 @@ async def check_throughput(
         return CheckResult("throughput", True, f"not measured: {error}")
     except ChannelClosedError as error:
         return CheckResult("throughput", False, str(error))
-    if throughput is None:
-        return CheckResult(
-            "throughput", True, "not measured: this server is of a version that does not offer it"
-        )
     slowest = min(throughput.up, throughput.down)
     text = (
         f"{throughput.up / 1e6:.2f} MB/s to the server, {throughput.down / 1e6:.2f} MB/s from it: 100 MB "

@@ -100,13 +100,8 @@ class RunSpec(BaseModel):
     columns: dict[Name, tuple[Name, ...]] = {}
 
     def document(self) -> dict[str, Any]:
-        """Plain JSON values, as sent; unused options are left out, as earlier versions expect."""
-        unused = {name for name, own in {"privacy": self.privacy, "columns": self.columns}.items() if not own}
-        document = self.model_dump(mode="json", exclude=unused)
-        for option in ("drop_last", "cuda_graph"):
-            if not document["training"][option]:
-                del document["training"][option]
-        return document
+        """Plain JSON values, as sent."""
+        return self.model_dump(mode="json")
 
     @field_validator("algorithm")
     @classmethod

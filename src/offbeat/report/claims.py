@@ -180,8 +180,8 @@ def _pairs(
 
 
 def are_comparable(run: RunRecord, other: RunRecord) -> bool:
-    """Whether two runs are of one kind of processor; a run that recorded none is paired with any."""
-    return not run.processors or not other.processors or run.processors == other.processors
+    """Whether two runs are of one kind of processor."""
+    return run.processors == other.processors
 
 
 def _sampled(claim: Claim, measure: NamedMetric, pairs: Sequence[PairGap], planned: range) -> SampledClaim:

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from offbeat.core.errors import RunError, UsageError, reason_of
-from offbeat.runs.checksums import read_table, seal
+from offbeat.runs.checksums import read_table
 from offbeat.runs.damage import database_error, reading
 from offbeat.runs.database import open_database
 from offbeat.runs.journal_archive import archive_rows
 from offbeat.runs.lock import lock
 from offbeat.runs.record import read_run
-from offbeat.runs.schema import ARCHIVED, DATABASE
+from offbeat.runs.schema import DATABASE
 
 
 class Archiving(NamedTuple):
@@ -70,8 +70,6 @@ def _move(path: Path, database: sqlite3.Connection, limit: int) -> int:
             if not moved:
                 database.rollback()
                 return 0
-            database.execute("UPDATE meta SET value = ? WHERE key = 'format'", (str(ARCHIVED),))
-            seal(database, "meta", ["format"])
     except sqlite3.Error as error:
         failed: RunError = database_error(path, error, "write")
         raise failed from None

@@ -2,7 +2,7 @@
 
 SQLite notices damage of its own structures, not of the values in them. So whoever writes rows seals them in
 the same transaction, in blocks of consecutive keys, and whoever reads a table through `read_table` gets
-blocks that are whole. A block without a checksum, as those of earlier versions, is read as it is.
+blocks that are whole. A block without a checksum is read as it is: who mends rows by hand deletes theirs.
 """
 
 import sqlite3
@@ -87,16 +87,14 @@ def read_table(database: sqlite3.Connection, table: str, first: Key | None = Non
     """
     layout, where = _TABLES[table], ""
     bounds: tuple[Key, ...] = ()
-    checksums: dict[Key, str] = {}
     if not database.in_transaction:
         # Rows and checksums are read as of one moment.
         database.execute("BEGIN")
     if first is not None:
         where, bounds = f"WHERE {layout.key} >= ?", _bounds(layout, _block(layout, first))[:1]
-    if has_table(database, "checksums"):
-        query = "SELECT block, checksum FROM checksums WHERE part = ? AND block >= coalesce(?, block)"
-        begin = None if first is None else _block(layout, first)
-        checksums = dict(database.execute(query, (table, begin)))
+    query = "SELECT block, checksum FROM checksums WHERE part = ? AND block >= coalesce(?, block)"
+    begin = None if first is None else _block(layout, first)
+    checksums: dict[Key, str] = dict(database.execute(query, (table, begin)))
     rows = database.execute(f"SELECT * FROM {table} {where} ORDER BY {layout.order}", bounds)
     for block, group in groupby(rows, lambda row: _block(layout, row[layout.column])):
         whole = list(group)

@@ -29,14 +29,13 @@ def goes_on(record: RunRecord, until: Until | None) -> bool:
     Raises:
         UsageError: It should go on, and its directory has no checkpoint of its end.
     """
-    if until is None or until == (recorded_until(record) or until) or reached(record, until) is not None:
+    if until is None or until == recorded_until(record) or reached(record, until) is not None:
         return False
     if record.checkpoint() is None:
         raise UsageError(
             f"the run of {record.path} has ended ({record.stop_reason}) and cannot go on: it kept no "
-            "checkpoint of its end, as those of comparisons, with secure aggregation, without "
-            "keep_checkpoint, and of earlier versions. Begin a new run from its weights (--initial "
-            f"{record.path})"
+            "checkpoint of its end, as those of comparisons, with secure aggregation, and without "
+            f"keep_checkpoint. Begin a new run from its weights (--initial {record.path})"
         )
     return True
 
@@ -81,15 +80,9 @@ def reached(record: RunRecord, until: Until) -> str | None:
     return None
 
 
-def recorded_until(record: RunRecord) -> Until | None:
-    """The limits that a run was last given; None if an earlier version did not record them.
-
-    Raises:
-        DamageError: What is recorded are no limits.
-    """
-    found = record.meta.get("until", (record.recipe or {}).get("until"))
-    if found is None:
-        return None
+def recorded_until(record: RunRecord) -> Until:
+    """The limits that a run was last given. Raises `DamageError` where what is recorded are no limits."""
+    found = record.entry("until")
     try:
         with reading(record.path / DATABASE):
             return _LIMITS.validate_python(found)

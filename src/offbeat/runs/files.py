@@ -22,8 +22,6 @@ ON_DEVICE = "on_device"
 MISMATCH = "does not match its checksum"
 PRIVATE_PART = re.compile(r"\..+\.[0-9a-f]{8}", re.ASCII)
 """Name of a file that `write_private` has not finished."""
-SAFETENSORS_PART = re.compile(r"\.tmp[0-9A-Za-z]{6}", re.ASCII)
-"""Name of a file that safetensors 0.8 has not finished, with which earlier versions wrote tensors."""
 
 
 def write_tensors(

@@ -4,7 +4,7 @@ Safetensors' own functions copy each tensor on its way, or map a file whose page
 the tensors. They also take several times as long for a small update.
 
 The checksum is XXH3, which finds damage, not forgery: who can write the file can write its checksum. Files of
-earlier versions have none, and are read without it.
+other programs have none, and are read without it.
 """
 
 import json

@@ -5,7 +5,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -15,6 +15,7 @@ from msgspec import ValidationError, convert, structs
 
 from offbeat.core.errors import UsageError, has_diverged, reason_of
 from offbeat.core.journal import Row, expand
+from offbeat.core.printable import printable
 from offbeat.documents import user_path
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table
@@ -33,7 +34,7 @@ from offbeat.runs.database import open_database
 from offbeat.runs.journal_archive import read_journal
 from offbeat.runs.permissions import ASK_TO_READ, may_read
 from offbeat.runs.presentation import Presentation
-from offbeat.runs.schema import ARCHIVED, DATABASE, FORMAT, LOCK, MODEL, Metric
+from offbeat.runs.schema import DATABASE, FORMAT, LOCK, MODEL, Metric
 from offbeat.runs.summary import Summary
 
 _FILE = re.compile(r"[\w-]+\.safetensors")
@@ -63,11 +64,11 @@ class Checkpoint:
     state: str
     bases: dict[int, int]
     updates: dict[int, tuple[int, float, dict[str, float]]]
-    fresh: dict[int, int] = field(default_factory=dict)
-    clients: dict[int, str] = field(default_factory=dict)
-    client_bytes: dict[int, int] = field(default_factory=dict)
-    guard: Any = None
-    good: int | None = None
+    fresh: dict[int, int]
+    clients: dict[int, str]
+    client_bytes: dict[int, int]
+    guard: Any
+    good: int | None
 
 
 # Keys of a recipe's data that only a simulation uses.
@@ -123,8 +124,8 @@ class RunRecord(Presentation):
 
     @property
     def processors(self) -> tuple[str, ...]:
-        """The kinds of processor that made it, in order; empty where an earlier version recorded none."""
-        return tuple(self.meta.get("processors", ()))
+        """The kinds of processor that made it, in order."""
+        return tuple(self.entry("processors"))
 
     @property
     def columns(self) -> dict[str, tuple[str, ...]]:
@@ -250,8 +251,6 @@ class RunRecord(Presentation):
         Args:
             evaluation: Number of an evaluation, `Metric.seq`. None means all.
         """
-        if not self.has_table("client_metrics"):
-            return []
         made = {metric.seq: metric for metric in self.evaluations()}
         rows = self.table("client_metrics", client_metric_row, evaluation)
         wanted = (row for row in rows if evaluation in (None, row.evaluation))
@@ -259,7 +258,7 @@ class RunRecord(Presentation):
             return [row.flat(made[row.evaluation]) for row in wanted]
 
     def has_table(self, name: str) -> bool:
-        """Whether the database has a table: not each format and kind of run has all."""
+        """Whether the database has a table: not each kind of run has all."""
         return bool(next(_read(self.path, lambda database: iter([checksums.has_table(database, name)]))))
 
     def client_samples(self) -> dict[int, int]:
@@ -335,8 +334,8 @@ def read_run(directory: str | Path) -> RunRecord:
         directory: Directory of a run, running or ended.
 
     Raises:
-        UsageError: The directory is not a run, cannot be opened, or has a format that this version does not
-            know.
+        UsageError: The directory is not a run, cannot be opened, or has another format than this version
+            reads.
         DamageError: The run's database is damaged.
     """
     directory = user_path(directory)
@@ -344,10 +343,10 @@ def read_run(directory: str | Path) -> RunRecord:
     if not holds_run(directory):
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
     meta = dict(_read(directory, lambda opened: (meta_entry(*row) for row in read_table(opened, "meta"))))
-    if meta.get("format", FORMAT) not in range(1, ARCHIVED + 1):
+    if (found := meta.get("format", FORMAT)) != FORMAT:
         raise UsageError(
-            f"{directory}: format {meta.get('format')} is not known to this version, "
-            f"which reads 1 to {ARCHIVED}"
+            f"{database} has format {found!r:.40}, and this version of Offbeat reads {FORMAT}: use the "
+            f"version that wrote it ({printable(str(meta.get('offbeat')))[:40]})"
         )
     fields: dict[str, Any] = {"recipe": None, **meta}
     named = ("label", "seed", "clients", "status", "stop_reason", "duration", "recipe")

@@ -8,17 +8,8 @@ from typing import Any, Literal, NamedTuple
 from offbeat.core.events import ClientResults
 from offbeat.core.metric_names import finite
 
-FORMAT = 5
-"""The format of a new run; all from 1 to `ARCHIVED` can be read.
-
-Formats before 5 had no table `client_metrics`. Format 1 had a `joined` row for each client present from the
-start; 1 and 2 stored the updates of a state directory differently, and 1 to 3 the run's specification: a
-served run can be resumed only where it is 4 or later.
-"""
-# The format of a run of which rows are archived (`journal_archive`).
-ARCHIVED = 6
-# The first format in which a served run can be resumed.
-SERVED = 4
+FORMAT = 1
+"""The format of a run's directory."""
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 BEST = "best.safetensors"
@@ -28,13 +19,7 @@ LOCK = "lock"
 ModelChoice = Literal["final", "best"]
 """The model at the end of a run, or its best version by the metric of `evaluate.keep_best`."""
 
-CLIENT_METRICS = """
-CREATE TABLE IF NOT EXISTS client_metrics(
-    evaluation INTEGER NOT NULL, client INTEGER NOT NULL, samples INTEGER NOT NULL, data TEXT NOT NULL,
-    PRIMARY KEY (evaluation, client)
-) WITHOUT ROWID;
-"""
-SCHEMA = f"""{CLIENT_METRICS}
+SCHEMA = """
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE clients(client INTEGER PRIMARY KEY, samples INTEGER NOT NULL, labels TEXT);
 CREATE TABLE journal(
@@ -46,6 +31,10 @@ CREATE TABLE metrics(
     seq INTEGER PRIMARY KEY, t REAL NOT NULL, version INTEGER NOT NULL, tasks INTEGER NOT NULL,
     bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL, loss REAL, accuracy REAL, data TEXT
 );
+CREATE TABLE client_metrics(
+    evaluation INTEGER NOT NULL, client INTEGER NOT NULL, samples INTEGER NOT NULL, data TEXT NOT NULL,
+    PRIMARY KEY (evaluation, client)
+) WITHOUT ROWID;
 CREATE TABLE checkpoints(
     id INTEGER PRIMARY KEY CHECK (id = 1), journal INTEGER NOT NULL, metrics INTEGER NOT NULL,
     version INTEGER NOT NULL, data TEXT NOT NULL

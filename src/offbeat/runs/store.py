@@ -32,12 +32,12 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.columns import check_depth, check_meta
 from offbeat.runs.damage import damage, database_error
 from offbeat.runs.database import open_database
-from offbeat.runs.files import ON_DEVICE, SAFETENSORS_PART, sync_directory, write_tensors
+from offbeat.runs.files import ON_DEVICE, sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.own_files import make_new
 from offbeat.runs.processor import processor_name
 from offbeat.runs.record import holds_run
-from offbeat.runs.schema import BEST, CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
+from offbeat.runs.schema import BEST, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
 
 _NEVER = object()
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
@@ -65,8 +65,6 @@ class RunStore:
         self._flushed: dict[str, Any] = {}
         self._started = time.monotonic()
         database.execute("PRAGMA synchronous = FULL")
-        # Runs of earlier versions lack these tables.
-        database.executescript(CLIENT_METRICS + checksums.SCHEMA)
         self._journal_length, self._metrics_length = database.execute(
             "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), "
             "(SELECT coalesce(max(seq), -1) + 1 FROM metrics)"
@@ -138,8 +136,6 @@ class RunStore:
 
     def add_processor(self, name: str) -> None:
         """Record that a kind of processor makes the run from here on, where the run does not name it yet.
-
-        What a run that does not record any has been made on stays unknown.
 
         Args:
             name: The kind of processor, or of GPU.
@@ -409,8 +405,7 @@ class RunStore:
         """Delete the files that no checkpoint names; one that cannot be deleted is at the next checkpoint."""
         kept = names | {MODEL, BEST}
         for path in self.directory.iterdir():
-            unnamed = path.suffix in (".safetensors", ".part") and path.name not in kept
-            if unnamed or SAFETENSORS_PART.fullmatch(path.name) is not None:
+            if path.suffix in (".safetensors", ".part") and path.name not in kept:
                 with suppress(OSError):
                     path.unlink()
 

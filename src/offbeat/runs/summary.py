@@ -64,11 +64,8 @@ class Summary:
 
     @classmethod
     def read(cls, recorded: Mapping[str, Any]) -> "Summary":
-        """The summary in a run's record; an earlier version of Offbeat recorded accuracy and loss alone."""
-        last = {name: recorded[name] for name in ("loss", "accuracy") if recorded[name] is not None}
-        best = {"accuracy": recorded["best_accuracy"]} if "accuracy" in last else {}
-        found = numbers(recorded.get("metrics", last))
-        return cls(**{"best_metrics": best, **recorded, "metrics": found})
+        """The summary in a run's record."""
+        return cls(**{**recorded, "metrics": numbers(recorded["metrics"])})
 
 
 def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> dict[str, Any]:

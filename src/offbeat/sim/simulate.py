@@ -149,7 +149,7 @@ def resume(
     """
     execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
-        algorithm, learner, until=(recorded_until(read_run(directory)) or ENDS) if until is None else until,
+        algorithm, learner, until=recorded_until(read_run(directory)) if until is None else until,
         evaluate=NEVER if evaluate is None else evaluate, guard=guard, privacy=privacy, initial=initial,
     )  # fmt: skip
     return resume_experiment(directory, experiment, world, execution, watch=watch, callbacks=callbacks)

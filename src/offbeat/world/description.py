@@ -13,15 +13,12 @@ from offbeat.world.world import World
 _WORLD: TypeAdapter[World] = TypeAdapter(World)
 # Longer lists are recorded as a digest.
 _LONGEST = 100
-# The records of earlier versions do not have these fields, so a field is described only where it is given.
-_LATER = frozenset({"equal_epochs"})
 
 
 def describe_world(world: World) -> dict[str, Any]:
     """Describe a world. A function is its name; of a long list there is the digest."""
     told: dict[str, Any] = json.loads(_WORLD.dump_json(world, fallback=_plain, warnings="none"))
-    given = {key: value for key, value in told.items() if value or key not in _LATER}
-    return {key: _short(value) for key, value in given.items()}
+    return {key: _short(value) for key, value in told.items()}
 
 
 def _plain(value: Any) -> Any:

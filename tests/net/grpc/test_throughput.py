@@ -134,18 +134,6 @@ def test_who_sends_more_is_cut_off(monkeypatch: pytest.MonkeyPatch):
     asyncio.run(story())
 
 
-def test_a_server_that_does_not_offer_it_is_no_fault(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(module, "THROUGHPUT", "/offbeat.v1.Federation/Connect")
-
-    async def story() -> None:
-        async with server() as at:
-            result = await check_throughput(at.address, NORTH)
-            assert result.passed
-            assert "of a version that does not offer it" in result.text
-
-    asyncio.run(story())
-
-
 def test_a_slow_line_is_a_fault(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("offbeat.net.check.LEAST_THROUGHPUT", 1e15)
     monkeypatch.setattr(module, "MOST_BYTES", 2**17)

@@ -1,4 +1,4 @@
-"""State directories of an earlier version, which recorded other names of tensors and of an algorithm."""
+"""Names that a state directory records: those of an algorithm and of columns."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,6 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.data import without_clients
 from offbeat.experiment import Experiment
 from offbeat.net import ServerOptions
-from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.server.checked_run import check_run
 from offbeat.net.server.open_run import open_run
 from offbeat.net.server.server_learner import server_learner
@@ -34,37 +33,13 @@ def serve_once(directory: Path, algorithm: Algorithm | None = None) -> None:
     opened.store.close()
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module.", "other."])
-def test_a_server_goes_on_with_a_run_whose_names_have_the_prefixes(
-    prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def as_earlier(experiment: Experiment) -> RunSpec:
-        spec = make_run_spec(experiment)
-        layout = tuple((prefix + name, *entry) for name, *entry in spec.layout)
-        return spec.model_copy(update={"layout": layout})
-
-    with monkeypatch.context() as earlier:
-        earlier.setattr("offbeat.net.server.checked_run.make_run_spec", as_earlier)
-        serve_once(tmp_path / "run")
-    if prefix != "other.":
-        serve_once(tmp_path / "run")
-        return
-    with pytest.raises(ob.UsageError, match="was started with another plan: layout was"):
-        serve_once(tmp_path / "run")
-
-
-def test_a_composition_with_a_codec_has_its_name_and_goes_on_under_the_earlier_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_composition_with_a_codec_has_its_name(tmp_path: Path) -> None:
     composed = make_algorithm(CODEC)
     serve_once(tmp_path / "run", composed)
     assert recorded_algorithm(ob.read_run(tmp_path / "run")) == composed
-    with monkeypatch.context() as earlier:
-        earlier.setattr("offbeat.net.run_spec._told_name", lambda algorithm: f"{algorithm.name} (changed)")
-        serve_once(tmp_path / "earlier", composed)
-    serve_once(tmp_path / "earlier", composed)
+    serve_once(tmp_path / "run", composed)
     with pytest.raises(ob.UsageError, match="another plan: algorithm"):
-        serve_once(tmp_path / "earlier", make_algorithm(CODEC | {"steps": 3}))
+        serve_once(tmp_path / "run", make_algorithm(CODEC | {"steps": 3}))
 
 
 def test_a_codec_that_is_given_alone_does_not_change_the_algorithm(tmp_path: Path) -> None:

@@ -52,9 +52,8 @@ class ExamplesSpent:
         with reading(path):
             about: Any = unpacked(read_tensors(path)["about"])
             history = [(float(noise), float(rate), int(n)) for noise, rate, n in about["steps"]]
-            epsilon = about.get("epsilon")
-            delta = float(about.get("delta", cls.delta))
-            return cls(history, None if epsilon is None else float(epsilon), delta)
+            epsilon = about["epsilon"]
+            return cls(history, None if epsilon is None else float(epsilon), float(about["delta"]))
 
     @property
     def steps(self) -> int:

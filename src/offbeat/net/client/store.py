@@ -63,10 +63,10 @@ class SiteProgress:
 
     @classmethod
     def read(cls, about: Mapping[str, Any]) -> Self:
-        """Read it from a site's state, which an earlier version of Offbeat may have written without it."""
-        loss, accepted = about.get("loss"), about.get("accepted")
+        """Read it from a site's state."""
+        loss, accepted = about["loss"], about["accepted"]
         return cls(
-            int(about.get("done", 0)),
+            int(about["done"]),
             None if loss is None else float(loss),
             None if accepted is None else float(accepted),
         )
@@ -250,8 +250,8 @@ def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
     metrics: Metrics = dict(about["metrics"])  # type: ignore[call-overload]
     update = UpdateSubmission(
         int(str(about["task"])), int(str(about["steps"])), delta, tensors["integers"], metrics,
-        float(str(about["lr"])), tensors.get("shared"), bytes.fromhex(str(about.get("committee", ""))),
-        tuple(bytes.fromhex(box) for box in about.get("boxes", ())),  # type: ignore[attr-defined]
+        float(str(about["lr"])), tensors.get("shared"), bytes.fromhex(str(about["committee"])),
+        tuple(bytes.fromhex(box) for box in about["boxes"]),  # type: ignore[attr-defined]
     )  # fmt: skip
     state = {n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}
-    return PendingUpdate(update, state, bool(about["held"]), str(about.get("result", "")))
+    return PendingUpdate(update, state, bool(about["held"]), str(about["result"]))

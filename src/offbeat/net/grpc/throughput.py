@@ -8,12 +8,9 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from time import monotonic
-
-import grpc
 
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.grpc.client import broken, open_channel
@@ -106,8 +103,8 @@ class Throughput:
 
 async def measure(
     address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
-) -> Throughput | None:
-    """Measure the throughput to a server and back; None where it is of a version that cannot.
+) -> Throughput:
+    """Measure the throughput to a server and back.
 
     Raises:
         BusyError: The server measures another site, or has measured this one a moment ago or too often.
@@ -119,14 +116,12 @@ async def measure(
     try:
         async with asyncio.timeout(_DEADLINE + limits.handshake):
             if not set(ADMITTED) <= set(await call.initial_metadata()):
-                await _check_offered(call)
-                return None
+                raise await _refusal(call)
             return await _timed(call)
     except TimeoutError:
         raise ChannelClosedError(f"{address} has not answered within {_DEADLINE:g} s") from None
     except BROKEN:
-        await _check_offered(call)
-        return None
+        raise await _refusal(call) from None
     finally:
         call.cancel()
         await channel.close()
@@ -144,16 +139,13 @@ async def _timed(call: Call) -> Throughput:
     return Throughput(sent / (came - begun), received / max(monotonic() - came, 1e-6))
 
 
-async def _check_offered(call: Call) -> None:
-    """Raises `ChannelClosedError` for a call that was refused, unless the server has no such method."""
+async def _refusal(call: Call) -> ChannelClosedError:
+    """The error of a call that is over."""
     with suppress(TimeoutError, *BROKEN):
         async with asyncio.timeout(1.0):
-            code = await call.code()
-            if code is grpc.StatusCode.UNIMPLEMENTED:
-                return
-            if code is STATUS["busy"]:
-                raise BusyError(await call.details())
-    raise await broken(call)
+            if await call.code() is STATUS["busy"]:
+                return BusyError(await call.details())
+    return await broken(call)
 
 
 async def _send(call: Call | Context) -> int:

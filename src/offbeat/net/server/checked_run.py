@@ -1,11 +1,9 @@
 """Whether a server can open a run in a state directory, found before anything is written there."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -13,7 +11,6 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.learner import in_order
 from offbeat.core.limits import check_evaluated, check_found
-from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan
@@ -26,7 +23,6 @@ from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.extension import goes_on
 from offbeat.runs.record import RunRecord, holds_run, read_run
-from offbeat.runs.schema import ARCHIVED, SERVED
 from offbeat.secure.committee import entry_bytes, rule_of
 from offbeat.secure.refusals import SecureRefusal
 
@@ -192,25 +188,15 @@ def _check_evaluation(options: ServerOptions, experiment: Experiment, tested: bo
 
 
 def check_same(record: RunRecord, spec: RunSpec) -> None:
-    """Check that a directory holds this run, and that this version can go on with it if it has not ended.
-
-    Raises:
-        UsageError: It holds another run, or a simulated one.
-        RunError: It holds one that an earlier version began.
-    """
+    """Check that a directory holds this run. Raises `UsageError` for another run, or a simulated one."""
     if not record.served:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
-    begun = record.meta["format"]
-    # The specification of a run of an earlier format may be in other words.
-    if record.status != "finished" and begun < SERVED:
-        raise RunError(
-            f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
-            f"({record.meta.get('offbeat')}, format {begun}; this version serves {SERVED} to {ARCHIVED}): "
-            "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
-            "was changed, and offbeat report, replay and journal read it"
-        )
+    told, document = record.meta["plan"], spec.document()
+    if not told.get("columns"):
+        # Sites of a run without names of columns can be told them later.
+        document["columns"] = told.get("columns")
     with _wrong_usage():
-        check_entry(record, "plan", _as_recorded(spec.document(), record.meta["plan"]))
+        check_entry(record, "plan", document)
 
 
 @contextmanager
@@ -222,21 +208,3 @@ def _wrong_usage() -> Iterator[None]:
         raise UsageError(
             f"{error}; give the recipe and options that it was begun with, or another directory"
         ) from None
-
-
-def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A specification with the names of algorithm and tensors as an earlier version recorded them.
-
-    It called an algorithm that is composed with a codec "(changed)". It kept the prefixes that
-    `torch.compile` and `DataParallel` put before the names of tensors; they are taken over where they alone
-    differ.
-    """
-    if "columns" not in plan:
-        # Sites of a run without names of columns can be told them later.
-        document = {name: value for name, value in document.items() if name != "columns"}
-    name = document["algorithm"]["name"]
-    if document["codec"] is not None and plan.get("algorithm", {}).get("name") == f"{name} (changed)":
-        document = {**document, "algorithm": {**document["algorithm"], "name": f"{name} (changed)"}}
-    told, here = plan.get("layout", []), json.loads(json.dumps(document["layout"]))
-    bare, same = ([[without_prefixes(name), *entry] for name, *entry in layout] for layout in (told, here))
-    return {**document, "layout": told} if bare == same else document

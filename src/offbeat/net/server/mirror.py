@@ -26,7 +26,7 @@ from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
 from offbeat.net.threads import DaemonThread
 from offbeat.runs.damage import reading
 from offbeat.runs.database import check_files, open_database
-from offbeat.runs.files import PRIVATE_PART, SAFETENSORS_PART, make_directory, sync_directory, write_private
+from offbeat.runs.files import PRIVATE_PART, make_directory, sync_directory, write_private
 from offbeat.runs.lock import lock
 from offbeat.runs.own_files import open_own, replacing
 from offbeat.runs.record import RunRecord, holds_run, read_run
@@ -295,8 +295,7 @@ def _is_of_a_mirror(name: str) -> bool:
 
 def _is_unfinished(name: str) -> bool:
     """Whether a name is that of a file which was being written, or of SQLite's own beside one."""
-    private = PRIVATE_PART.fullmatch(name) is not None or SAFETENSORS_PART.fullmatch(name) is not None
-    return private or name.endswith(".part") or name.startswith(f"{_PART}-")
+    return PRIVATE_PART.fullmatch(name) is not None or name.endswith(".part") or name.startswith(f"{_PART}-")
 
 
 def _clear(mirror: Path) -> None:
