@@ -17,7 +17,7 @@ import numpy as np
 
 from offbeat.core.privacy.noise import discrete_gaussian
 from offbeat.core.privacy.sums import SumGrid
-from offbeat.secure.committee import Committee, CommitteeMember, rule_of
+from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.masks import HelperKey, add_masks, mask
 from offbeat.secure.votes import VoteKey
 
@@ -43,8 +43,7 @@ def committee(helpers: int, colluding: int, parameters: int) -> Committee:
         CommitteeMember(f"helper-{n}", HelperKey(key).public, VoteKey(key).public)
         for n, key in enumerate(keys)
     )
-    rule = rule_of(helpers, colluding)
-    return Committee(bytes(32), 1, members, colluding, 3, 1, 10, 0.5, 4, parameters, 1.0, rule)
+    return Committee(bytes(32), 1, members, colluding, 3, 1, 10, 0.5, 4, parameters, 1.0)
 
 
 def cases(parameters: int) -> list[Case]:

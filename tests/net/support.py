@@ -38,7 +38,7 @@ from offbeat.testing import FakeClock
 
 LIMITS = Limits(drain=1.0)
 ENDLESS, NEVER, GUARD = ob.Until(), ob.Every(), ob.Guard()
-CONNECT = "/offbeat.v2.Federation/Connect"
+CONNECT = "/offbeat.v1.Federation/Connect"
 Shares = tuple[list[Dataset], Dataset]
 """The data of each site, and those for tests."""
 

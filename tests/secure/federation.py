@@ -22,13 +22,12 @@ Answer = UnmaskShare | UnmaskRefused
 
 
 def committee_of(helpers: Sequence[Helper], **changes: object) -> Committee:
-    votes = changes.get("rule", 1) == 2
-    members = tuple(
-        CommitteeMember(own.name, own.public_key, own.verify_key if votes else b"") for own in helpers
-    )
+    """A committee of these helpers, which do not vote unless `colluding` says so."""
+    members = tuple(CommitteeMember(own.name, own.public_key, own.verify_key) for own in helpers)
     plain = {
-        "run": RUN, "epoch": 1, "helpers": members, "colluding": 1, "least": 3, "colluding_clients": 1,
-        "most": 10, "dominance": 0.5, "weight_bits": 4, "parameters": 100, "clip": 1.0,
+        "run": RUN, "epoch": 1, "helpers": members, "colluding": len(helpers) - 1, "least": 3,
+        "colluding_clients": 1, "most": 10, "dominance": 0.5, "weight_bits": 4, "parameters": 100,
+        "clip": 1.0,
     }  # fmt: skip
     return Committee(**{**plain, **changes})
 
@@ -45,10 +44,7 @@ class Federation:
         self.helpers = [self.helper(number) for number in range(self.count)]
         self.committee = committee_of(self.helpers, **self.changes)
         for helper in self.helpers:
-            if self.committee.votes or self.count == self.committee.colluding + 1:
-                helper.serve(self.committee)
-            else:  # a helper that has begun with a version without votes
-                helper._file.adopt(self.committee)
+            helper.serve(self.committee)
         self.vectors: dict[int, Words] = {}
         self.entries: list[MaskedEntry] = []
         self.exact = np.zeros(self.committee.parameters, np.int64)

@@ -11,7 +11,12 @@ from offbeat.core.errors import UsageError
 from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.secure.committee import Committee, CommitteeMember, fingerprint, hashed_text
 
-MEMBERS = tuple(CommitteeMember(name, bytes([n]) * 32) for n, name in enumerate(("ann", "bob", "cid"), 1))
+
+def member(name: str, number: int) -> CommitteeMember:
+    return CommitteeMember(name, bytes([number]) * 32, bytes([100 + number]) * 32)
+
+
+MEMBERS = tuple(member(name, n) for n, name in enumerate(("ann", "bob", "cid"), 1))
 COMMITTEE = Committee(bytes(32), 1, MEMBERS, 1, 3, 1, 10, 0.5, 4, 1000, 0.25)
 PLAN = Privacy(
     clip=0.25, weight_bits=4, least=3, most=10, secure=Secure(helpers=("ann", "bob", "cid"), colluding=1)
@@ -20,7 +25,7 @@ PLAN = Privacy(
 
 @pytest.mark.parametrize(("helpers", "colluding"), [(2, 1), (3, 1), (3, 2), (4, 2), (5, 2), (7, 3), (9, 4)])
 def test_any_t_helpers_lack_a_group_and_any_more_have_all(helpers: int, colluding: int) -> None:
-    members = tuple(CommitteeMember(str(n), bytes([n]) * 32) for n in range(helpers))
+    members = tuple(member(str(n), n) for n in range(helpers))
     committee = replace(COMMITTEE, helpers=members, colluding=colluding)
     everything = set(range(len(committee.groups)))
     for some in combinations(range(helpers), colluding):
@@ -35,7 +40,8 @@ def test_the_digest_is_the_hash_of_its_text() -> None:
     text = b"".join([
         pack(">q", 19), b"offbeat/1/committee", pack(">q", 32), bytes(32), pack(">6q", 1, 3, 1, 3, 1, 10),
         pack(">d", 0.5), pack(">2q", 4, 1000), pack(">d", 0.25),
-        *(pack(">q", 3) + m.name.encode() + pack(">q", 32) + m.public_key for m in MEMBERS),
+        *(pack(">q", 3) + m.name.encode() + pack(">q", 32) + m.public_key + pack(">q", 32) + m.verify_key
+          for m in MEMBERS),
     ])  # fmt: skip
     assert COMMITTEE.digest == sha256(text).digest()
     assert hashed_text(-1, "é") == b"\xff" * 8 + pack(">q", 2) + "é".encode()
@@ -49,7 +55,8 @@ def test_every_field_is_in_the_digest() -> None:
     }  # fmt: skip
     found = {COMMITTEE.digest, *(replace(COMMITTEE, **{key: value}).digest for key, value in changes.items())}
     found.add(replace(COMMITTEE, least=4, colluding_clients=2).digest)
-    assert len(found) == len(changes) + 2
+    found.add(replace(COMMITTEE, helpers=(replace(MEMBERS[0], verify_key=bytes(32)), *MEMBERS[1:])).digest)
+    assert len(found) == len(changes) + 3
 
 
 def test_the_manifest_binds_updates_and_weights_in_any_order() -> None:
@@ -89,18 +96,15 @@ def _options(plan: Privacy) -> dict[str, object]:
 
 
 def test_keys_that_a_policy_names_are_compared() -> None:
-    pinned = {member.name: fingerprint(member.public_key) for member in MEMBERS}
+    pinned = {own.name: fingerprint(own.public_key, own.verify_key) for own in MEMBERS}
     assert COMMITTEE.unpinned(pinned) is None
     assert COMMITTEE.unpinned({**pinned, "bob": "0" * 64}) == (
         "the key of helper bob is not the one in the policy file"
     )
-    both = tuple(replace(own, verify_key=bytes([n] * 32)) for n, own in enumerate(MEMBERS))
-    assert replace(COMMITTEE, helpers=both).unpinned(pinned) is None  # as earlier versions name a key
-    voting = replace(COMMITTEE, helpers=both, rule=2)
-    assert voting.unpinned(pinned) == "the key of helper ann is not the one in the policy file"
-    of_both = {own.name: fingerprint(own.public_key, own.verify_key) for own in both}
-    assert voting.unpinned(of_both) is None
-    assert replace(COMMITTEE, helpers=both).unpinned(of_both) is None
+    other = tuple(replace(own, verify_key=bytes([n] * 32)) for n, own in enumerate(MEMBERS))
+    assert replace(COMMITTEE, helpers=other).unpinned(pinned) == (
+        "the key of helper ann is not the one in the policy file"
+    )
     del pinned["cid"]
     assert COMMITTEE.unpinned(pinned) == "helper cid is not in the policy file"
 
@@ -109,16 +113,17 @@ def test_keys_that_a_policy_names_are_compared() -> None:
     ("change", "said"),
     [
         ({"colluding": 3}, "helpers = 3 with colluding = 3: at most 2 of 3 may collude"),
-        (
-            {"helpers": (*MEMBERS, CommitteeMember("dan", bytes(32)))},
-            "the committee has 4 helpers with colluding = 1, which do not vote",
-        ),
         ({"helpers": MEMBERS[:1], "colluding": 1}, "helpers = 1: 2 to 9 helpers make a committee"),
         ({"helpers": (MEMBERS[0], MEMBERS[0], MEMBERS[1])}, "ann is named twice in helpers"),
-        ({"helpers": (CommitteeMember("ann", b"short"), *MEMBERS[1:])}, "the committee is malformed"),
+        ({"helpers": (replace(MEMBERS[0], public_key=b"short"), *MEMBERS[1:])}, "the committee is malformed"),
+        ({"helpers": (replace(MEMBERS[0], verify_key=b""), *MEMBERS[1:])}, "the committee is malformed"),
         (
-            {"helpers": (*MEMBERS[:2], CommitteeMember("dan", MEMBERS[0].public_key))},
+            {"helpers": (*MEMBERS[:2], replace(member("dan", 4), public_key=MEMBERS[0].public_key))},
             "helpers ann and dan have the same key, and would be one helper",
+        ),
+        (
+            {"helpers": (*MEMBERS[:2], replace(member("dan", 4), verify_key=MEMBERS[1].verify_key))},
+            "helpers bob and dan have the same key, and would be one helper",
         ),
         ({"helpers": ()}, "the committee is malformed"),
         ({"run": b""}, "the committee is malformed"),

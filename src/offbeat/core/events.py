@@ -154,16 +154,13 @@ class CommitteeFormed(Struct, frozen=True, gc=False):
     Attributes:
         epoch: Number of this committee within the run, from 1.
         run: 32 bytes drawn when the first one was formed, in hexadecimal.
-        helpers: Name and public key of each helper, the key in hexadecimal.
-        rule: 2 where the helpers vote; 1 of any other, and of committees that recorded none.
-        verify_keys: The key of each helper by which its votes are verified, in hexadecimal.
+        helpers: Of each helper its name, its public key, and the key by which its votes are verified, both in
+            hexadecimal.
     """
 
     epoch: int
     run: str
-    helpers: tuple[tuple[str, str], ...]
-    rule: int = 1
-    verify_keys: tuple[str, ...] = ()
+    helpers: tuple[tuple[str, str, str], ...]
 
 
 class Releasing(Struct, frozen=True, gc=False):

@@ -134,10 +134,6 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
             formed: dict[str, Any] = {
                 "epoch": event.epoch, "run": event.run, "helpers": [list(helper) for helper in event.helpers]
             }  # fmt: skip
-            if event.rule > 1:
-                formed["rule"] = event.rule
-            if event.verify_keys:
-                formed["verify_keys"] = list(event.verify_keys)
             return Row(seq, t, "event", "committee", version=version, data=formed)
         case events.Releasing() | events.Released():
             name = "releasing" if isinstance(event, events.Releasing) else "released"
@@ -225,9 +221,7 @@ def event_of(row: Row) -> events.Event:
         case "rolled_back":
             return events.RolledBack(data["to"], data["reason"])
         case "committee":
-            helpers = tuple((name, key) for name, key in data["helpers"])
-            keys = tuple(data.get("verify_keys", ()))
-            return events.CommitteeFormed(data["epoch"], data["run"], helpers, data.get("rule", 1), keys)
+            return convert(data, events.CommitteeFormed)
         case "releasing":
             return convert({"version": row.version, **data}, events.Releasing)
         case "released":

@@ -43,9 +43,7 @@ class Register(Struct, frozen=True):
     server that has asked (`LABELS_NEEDED`).
     `held_out` is the number of samples that it evaluates models on, when it is asked; 0: none.
     `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
-    `run`. With `wants_model` it asks for the final model. `secure` says that it knows secure aggregation.
-
-    `rule` is the newest rule of committees that it knows: 2, helpers vote.
+    `run`. With `wants_model` it asks for the final model.
 
     A helper of a run with secure aggregation registers with its `public_key`, without samples, and with the
     `verify_key` of its votes; `instance` and `committee` are of its file: its number of releases, and the
@@ -59,11 +57,9 @@ class Register(Struct, frozen=True):
     run: str = ""
     held_out: int = 0
     wants_model: bool = False
-    secure: bool = False
     public_key: bytes = b""
     instance: int = 0
     committee: bytes = b""
-    rule: int = 1
     verify_key: bytes = b""
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 from math import isfinite
-from typing import Annotated, Any, NotRequired, Required, TypedDict
+from typing import Annotated, Any, Required, TypedDict
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -166,8 +166,7 @@ class _RolledBackEntry(TypedDict):
 class _CommitteeEntry(TypedDict):
     epoch: Count
     run: Name
-    helpers: list[tuple[Name, Name]]
-    verify_keys: NotRequired[list[Name]]
+    helpers: list[tuple[Name, Name, Name]]
 
 
 class _TrainEntry(TypedDict, total=False):

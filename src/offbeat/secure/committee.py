@@ -19,7 +19,6 @@ from itertools import chain, combinations
 from math import comb
 from struct import pack
 
-from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.core.privacy.sums import largest_weight
@@ -31,8 +30,6 @@ Entry = tuple[TaskId, ClientId, int]
 
 SEED_BYTES = 32
 SIGNATURE_BYTES = 64
-VOTES = 2
-"""The rule of committees that vote; rule 1 is that of all others, and of runs that recorded none."""
 _KEY_BYTES, _TAG_BYTES = 32, 16
 SEALED_BYTES = _KEY_BYTES + SEED_BYTES + _TAG_BYTES
 """Bytes of one seed that is encrypted by itself."""
@@ -52,7 +49,7 @@ def _bytes_of(field: Field) -> bytes:
     return pack(">q", len(data)) + data
 
 
-def fingerprint(public_key: bytes, verify_key: bytes = b"") -> str:
+def fingerprint(public_key: bytes, verify_key: bytes) -> str:
     """SHA-256 of a helper's keys, in hexadecimal, as a site's policy file names it."""
     return sha256(public_key + verify_key).hexdigest()
 
@@ -72,22 +69,19 @@ def tolerated(helpers: int, colluding: int) -> int:
     return helpers - quorum(helpers, colluding)
 
 
-def box_bytes(helpers: int, colluding: int, rule: int = 1) -> int:
-    """Bytes of a box: the seeds of the groups that a helper is in, encrypted together or (rule 2) each."""
-    groups = comb(helpers - 1, colluding)
-    if rule >= VOTES:
-        return groups * SEALED_BYTES
-    return _KEY_BYTES + SEED_BYTES * groups + _TAG_BYTES
+def votes(helpers: int, colluding: int) -> bool:
+    """Whether helpers vote: there are more than T + 1."""
+    return helpers > colluding + 1
 
 
-def entry_bytes(helpers: int, colluding: int, rule: int = 1) -> int:
-    """Bytes of the boxes of an update that one helper is sent: its own, or (rule 2) those of all."""
-    return box_bytes(helpers, colluding, rule) * (helpers if rule >= VOTES else 1)
+def box_bytes(helpers: int, colluding: int) -> int:
+    """Bytes of a box: the seeds of the groups that a helper is in, each encrypted by itself."""
+    return comb(helpers - 1, colluding) * SEALED_BYTES
 
 
-def rule_of(helpers: int, colluding: int) -> int:
-    """The rule of a committee that is formed now: with votes where it has more than T + 1 helpers."""
-    return VOTES if helpers > colluding + 1 else 1
+def entry_bytes(helpers: int, colluding: int) -> int:
+    """Bytes of the boxes of an update that a helper is sent: its own, or those of all where helpers vote."""
+    return box_bytes(helpers, colluding) * (helpers if votes(helpers, colluding) else 1)
 
 
 @dataclass(frozen=True)
@@ -97,13 +91,12 @@ class CommitteeMember:
     Attributes:
         name: Its name.
         public_key: Its X25519 public key of 32 bytes, to which sites encrypt seeds.
-        verify_key: Its Ed25519 public key of 32 bytes, by which its votes are verified; none of a helper of a
-            version that knew no votes.
+        verify_key: Its Ed25519 public key of 32 bytes, by which its votes are verified.
     """
 
     name: str
     public_key: bytes
-    verify_key: bytes = b""
+    verify_key: bytes
 
 
 @dataclass(frozen=True)
@@ -122,8 +115,6 @@ class Committee:
         weight_bits: w, bits of a weight.
         parameters: L, parameters of the model.
         clip: C, norm to which updates are clipped.
-        rule: 1, or 2 where helpers vote. Runs that are older than votes have rule 1 whatever H and T are:
-            there a server that deviates, and T helpers, open an update unless H = T + 1.
 
     Raises:
         UsageError: A number is outside its range, or two do not go together.
@@ -140,7 +131,6 @@ class Committee:
     weight_bits: int
     parameters: int
     clip: float
-    rule: int = 1
 
     def __post_init__(self) -> None:
         """Refuse numbers that the options of privacy refuse, and keys that are none or of two helpers."""
@@ -153,19 +143,11 @@ class Committee:
             colluding_clients=self.colluding_clients,
             secure=Secure(helpers=tuple(helper.name for helper in self.helpers), colluding=self.colluding),
         )
-        wrong = [helper.name for helper in self.helpers if len(helper.public_key) != _KEY_BYTES]
-        if wrong or len(self.run) != _KEY_BYTES or len(self.helpers) < 2 or self.parameters < 0:
+        keys = [self.run, *(key for own in self.helpers for key in (own.public_key, own.verify_key))]
+        if any(len(key) != _KEY_BYTES for key in keys) or len(self.helpers) < 2 or self.parameters < 0:
             raise SecureRefusal.MALFORMED.error()
-        if not 1 <= self.rule <= VOTES:
-            raise SecureRefusal.RULE.error(rule=self.rule)
-        if self.lacks_votes and len(self.helpers) > 2 * self.colluding + 1:
-            # Two releases can then have no helper in common.
-            raise self.needs_votes
-        for helper in self.helpers:
-            if len(helper.verify_key) != _KEY_BYTES and (self.votes or helper.verify_key):
-                raise SecureRefusal.NO_VOTES.error(name=helper.name)
         for one, other in combinations(self.helpers, 2):
-            if one.public_key == other.public_key or (self.votes and one.verify_key == other.verify_key):
+            if one.public_key == other.public_key or one.verify_key == other.verify_key:
                 raise SecureRefusal.SAME_KEY.error(name=one.name, other=other.name)
 
     @cached_property
@@ -175,11 +157,8 @@ class Committee:
             self.epoch, len(self.helpers), self.colluding, self.least, self.colluding_clients, self.most,
             float(self.dominance), self.weight_bits, self.parameters, float(self.clip),
         )  # fmt: skip
-        if not self.votes:
-            keys = [field for helper in self.helpers for field in (helper.name, helper.public_key)]
-            return sha256(hashed_text("offbeat/1/committee", self.run, *numbers, *keys)).digest()
         keys = [field for own in self.helpers for field in (own.name, own.public_key, own.verify_key)]
-        return sha256(hashed_text("offbeat/2/committee", self.run, *numbers, *keys)).digest()
+        return sha256(hashed_text("offbeat/1/committee", self.run, *numbers, *keys)).digest()
 
     @cached_property
     def groups(self) -> tuple[frozenset[int], ...]:
@@ -188,26 +167,14 @@ class Committee:
         return tuple(everybody - set(absent) for absent in combinations(sorted(everybody), self.colluding))
 
     @property
-    def lacks_votes(self) -> bool:
-        """Whether its helpers would have to vote and do not, as in runs that are older than votes."""
-        return not self.votes and len(self.helpers) > self.colluding + 1
-
-    @property
-    def needs_votes(self) -> UsageError:
-        """The refusal of a committee whose helpers do not vote."""
-        return SecureRefusal.WITHOUT_VOTES.error(
-            helpers=len(self.helpers), colluding=self.colluding, least=self.colluding + 1
-        )
-
-    @property
     def votes(self) -> bool:
         """Whether helpers vote."""
-        return self.rule >= VOTES
+        return votes(len(self.helpers), self.colluding)
 
     @property
     def needed(self) -> int:
-        """Helpers that a release needs: a quorum, or T + 1 where they do not vote."""
-        return quorum(len(self.helpers), self.colluding) if self.votes else self.colluding + 1
+        """Helpers that a release needs: a quorum, which is all where they do not vote."""
+        return quorum(len(self.helpers), self.colluding)
 
     @property
     def majority(self) -> int:
@@ -217,7 +184,7 @@ class Committee:
     @property
     def tolerated(self) -> int:
         """Helpers that may be away, refuse or lie."""
-        return tolerated(len(self.helpers), self.colluding) if self.votes else 0
+        return tolerated(len(self.helpers), self.colluding)
 
     @property
     def largest_weight(self) -> int:
@@ -227,7 +194,7 @@ class Committee:
     @property
     def box_bytes(self) -> int:
         """Bytes of the seeds of an update for one helper, encrypted."""
-        return box_bytes(len(self.helpers), self.colluding, self.rule)
+        return box_bytes(len(self.helpers), self.colluding)
 
     def held_by(self, helper: int) -> list[int]:
         """The groups whose seeds a helper holds, in order."""
@@ -246,7 +213,7 @@ class Committee:
         fields: list[Field] = []
         for task, client, weight in sorted(entries):
             fields += [task, client, weight, sha256(boxes[task]).digest()]
-        return sha256(hashed_text("offbeat/2/manifest", self.digest, release, *fields)).digest()
+        return sha256(hashed_text("offbeat/1/voted-manifest", self.digest, release, *fields)).digest()
 
     def refusal(self, release: int, entries: Iterable[Entry]) -> str | None:
         """Why these updates may not be summed together, whatever was released before; None if they may."""
@@ -306,11 +273,7 @@ class Committee:
         for helper in self.helpers:
             if helper.name not in pinned:
                 return SecureRefusal.PINNED_NAME.format(name=helper.name)
-            known = {fingerprint(helper.public_key, helper.verify_key)}
-            if not self.votes:
-                # Earlier versions named a key so.
-                known.add(fingerprint(helper.public_key))
-            if pinned[helper.name] not in known:
+            if pinned[helper.name] != fingerprint(helper.public_key, helper.verify_key):
                 return SecureRefusal.PINNED_KEY.format(name=helper.name)
         return None
 

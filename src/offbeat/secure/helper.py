@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from offbeat.core.events import TaskId
-from offbeat.secure.committee import Committee, hashed_text
+from offbeat.secure.committee import Committee, CommitteeMember, hashed_text
 from offbeat.secure.helper_file import HelperFile, TaskRelease
 from offbeat.secure.masks import HelperKey, add_masks
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare, Words
@@ -68,13 +68,9 @@ class Helper:
         """
         if self.committee is not None and self.committee.digest != committee.digest:
             raise SecureRefusal.COMMITTED.error(name=self.name)
-        if (self.name, self.public_key) not in [(own.name, own.public_key) for own in committee.helpers]:
-            raise SecureRefusal.OWN_KEY.error(name=self.name)
-        if committee.votes and self.verify_key not in [own.verify_key for own in committee.helpers]:
+        if CommitteeMember(self.name, self.public_key, self.verify_key) not in committee.helpers:
             raise SecureRefusal.OWN_KEY.error(name=self.name)
         if self.committee is None:
-            if committee.lacks_votes:
-                raise committee.needs_votes
             self._file.adopt(committee)
 
     def answer(self, request: UnmaskRequest) -> UnmaskShare | UnmaskRefused:

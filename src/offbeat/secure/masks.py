@@ -192,5 +192,5 @@ def _info(
     return (
         hashed_text("offbeat/1/seeds", *bound)
         if group is None
-        else hashed_text("offbeat/2/seeds", *bound, group)
+        else hashed_text("offbeat/1/sealed-seed", *bound, group)
     )

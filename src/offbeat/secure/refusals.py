@@ -30,12 +30,6 @@ class SecureRefusal(StrEnum):
     PINNED_KEY = "the key of helper {name} is not the one in the policy file"
     PINNED_NAME = "helper {name} is not in the policy file"
     MALFORMED = "the committee is malformed: it needs 2 helpers, and 32 bytes of each key and of the run"
-    RULE = "the committee has rule {rule}, which this version of Offbeat does not know: upgrade it"
-    NO_VOTES = "helper {name} has no key for votes: upgrade its version of Offbeat"
-    WITHOUT_VOTES = (
-        "the committee has {helpers} helpers with colluding = {colluding}, which do not vote: a server that "
-        "deviates could open updates; name {least} helpers, or upgrade the server"
-    )
     PLAN = "the committee has {option} = {given}, the plan of this run has {planned}"
     SAME_KEY = (
         "helpers {name} and {other} have the same key, and would be one helper: start one of them with a new "
@@ -109,7 +103,6 @@ class SecureRefusal(StrEnum):
         "most = {most} is not allowed with helpers = {helpers}, colluding = {colluding}: "
         "a release of more than {allowed} updates does not fit into a message"
     )
-    NOT_SECURE = "this run is secure, which the site's version of Offbeat does not know: upgrade the site"
     NOT_A_SITE = "{name} is a helper of this run: connect with offbeat helper, or choose another name"
     NOT_A_HELPER = "{name} is not a helper of this run, which has {helpers}: join it, or choose another name"
     OTHER_MASK = "masked for another committee: the task is trained again"

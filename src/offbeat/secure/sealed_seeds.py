@@ -33,7 +33,7 @@ def seal_seed(seed: bytes, public_key: bytes, info: bytes) -> bytes:
     Raises:
         ValueError: The key is none of X25519.
     """
-    ikm = sha256(hashed_text("offbeat/2/ephemeral", seed, public_key, info)).digest()
+    ikm = sha256(hashed_text("offbeat/1/ephemeral", seed, public_key, info)).digest()
     ephemeral = X25519PrivateKey.from_private_bytes(
         _expand(_KEM, _extract(_KEM, b"", b"dkp_prk", ikm), b"sk", b"", SEED_BYTES)
     )

@@ -15,6 +15,7 @@ A helper that is in the minority, or whose answer cannot be right, is at fault.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,7 +30,6 @@ from offbeat.secure.refusals import SecureRefusal
 from offbeat.secure.unmasking import (
     LONGEST_REASON,
     WARN_EVERY,
-    AskedHelper,
     UnmaskingPhase,
     UnmaskingTimes,
     bare_entries,
@@ -38,6 +38,16 @@ from offbeat.secure.unmasking import (
 from offbeat.secure.votes import is_vote
 
 _CHECKING, _VOTING, _ASKING = UnmaskingPhase.CHECKING, UnmaskingPhase.VOTING, UnmaskingPhase.ASKING
+
+
+@dataclass
+class AskedHelper:
+    """A request that a helper has not answered."""
+
+    helper: int
+    groups: tuple[int, ...]
+    since: float
+    late: bool = False
 
 
 class VotedUnmasking:

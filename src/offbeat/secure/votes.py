@@ -19,7 +19,7 @@ class VoteKey:
     """
 
     def __init__(self, private: bytes) -> None:
-        seed = sha256(hashed_text("offbeat/2/vote-key", private)).digest()
+        seed = sha256(hashed_text("offbeat/1/vote-key", private)).digest()
         self._private = Ed25519PrivateKey.from_private_bytes(seed)
 
     @property
@@ -55,4 +55,4 @@ def count_votes(committee: Committee, manifest: bytes, votes: Sequence[bytes]) -
 
 
 def _text(manifest: bytes) -> bytes:
-    return hashed_text("offbeat/2/vote", manifest)
+    return hashed_text("offbeat/1/vote", manifest)

@@ -10,7 +10,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
 from offbeat.core.privacy.releases import ReleasePlan, RoundedUpdate
 from offbeat.core.privacy.sums import Integers
-from offbeat.secure.committee import Committee, CommitteeMember, rule_of
+from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.effects import AskHelper, Effect, MaskedEntry
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
@@ -43,7 +43,7 @@ class MaskedSums:
         members = tuple(CommitteeMember(h.name, h.public_key, h.verify_key) for h in self._helpers)
         self._committee = Committee(
             _RUN, 1, members, colluding, privacy.fewest, privacy.colluding_clients, grid.most,
-            privacy.dominance, grid.bits, grid.parameters, grid.clip, rule_of(len(names), colluding),
+            privacy.dominance, grid.bits, grid.parameters, grid.clip,
         )  # fmt: skip
         for helper in self._helpers:
             helper.serve(self._committee)

@@ -27,7 +27,7 @@ def test_a_server_that_listens_serves(tmp_path: Path):
     async def story() -> None:
         async with server(ServerCredentials(tokens=tmp_path / "tokens.json")) as at:
             assert await ask(at.address, b"") == SERVING
-            assert await ask(at.address, b"\x0a\x15offbeat.v2.Federation") == SERVING
+            assert await ask(at.address, b"\x0a\x15offbeat.v1.Federation") == SERVING
             for other in (b"\x0a\x05other", b"\x0a\x7f", b"\xff\xff\xff", b"\x0a" + b"\x20" * 200):
                 assert await ask(at.address, other) is grpc.StatusCode.NOT_FOUND
             watch = CHECK.replace("Check", "Watch")
@@ -38,7 +38,7 @@ def test_a_server_that_listens_serves(tmp_path: Path):
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("name", [b"", b"offbeat.v2.Federation", b"x" * 127])
+@pytest.mark.parametrize("name", [b"", b"offbeat.v1.Federation", b"x" * 127])
 def test_a_request_is_read_as_the_protocol_writes_it(name: bytes):
     health = pytest.importorskip("grpc_health.v1.health_pb2")
     assert requested(health.HealthCheckRequest(service=name.decode()).SerializeToString()) == name

@@ -22,7 +22,6 @@ from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import LABELS_NEEDED, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.transport import ChannelClosedError, ClientChannel
-from offbeat.secure.committee import VOTES
 
 log = logging.getLogger(__name__)
 _NOT_SHARED = (
@@ -102,7 +101,7 @@ class SiteClient:
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
         return Register(
-            self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True, rule=VOTES
+            self._samples, steps, labels, task, run, self._held_out, wants_model
         )  # fmt: skip
 
     async def _serve(self, channel: ClientChannel) -> str | None:

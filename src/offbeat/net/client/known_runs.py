@@ -27,17 +27,16 @@ from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 from offbeat.secure.committee import Committee
 
 log = logging.getLogger(__name__)
-FILE, OLDER_FILE = "known_runs.safetensors", "newest.safetensors"
+FILE = "known_runs.safetensors"
 _CODE = 32  # characters of a code: half of SHA-256, still without collisions
 
 
 class KnownCommittee(msgspec.Struct, frozen=True):
-    """A run's helpers: the keys of each by name, in hexadecimal, and the rule that they follow."""
+    """A run's helpers: the keys of each by name, in hexadecimal."""
 
     run: str
     epoch: int
     keys: dict[str, str]
-    rule: int = 1
 
     @classmethod
     def of(cls, committee: Committee) -> "KnownCommittee":
@@ -45,14 +44,12 @@ class KnownCommittee(msgspec.Struct, frozen=True):
         keys = {
             helper.name: ":".join(key.hex() for key in astuple(helper)[1:]) for helper in committee.helpers
         }
-        return cls(committee.run.hex(), committee.epoch, keys, committee.rule)
+        return cls(committee.run.hex(), committee.epoch, keys)
 
     def difference(self, other: "KnownCommittee") -> str:
         """How another committee differs, in words."""
         if set(other.keys) != set(self.keys):
             return f"the helpers {', '.join(self.keys)}, now {', '.join(other.keys)}"
-        if other.rule < self.rule:
-            return "helpers that vote, now helpers that do not"
         changed = [name for name, key in self.keys.items() if other.keys[name] != key]
         if changed:
             return f"the keys that it told at first, now another key of helper {', '.join(changed)}"
@@ -65,14 +62,14 @@ class KnownTask(msgspec.Struct, frozen=True):
     Attributes:
         task: Its number.
         base: The version that it begins with.
-        order: Digest of all that determines its training; "" means unknown.
+        order: Digest of all that determines its training.
         result: Digest of what came of it, once that may have been sent; "" before.
         acknowledged: Whether the server has taken that in.
     """
 
     task: TaskId
     base: Version
-    order: str = ""
+    order: str
     result: str = ""
     acknowledged: bool = False
 
@@ -88,8 +85,7 @@ class KnownRun(msgspec.Struct):
     """The memory of a site about a run.
 
     Attributes:
-        privacy: The options of privacy that hold, as plain JSON. None means that there are none; empty ones,
-            of the state of an earlier version, that there were some which were not kept.
+        privacy: The options of privacy that hold, as plain JSON. None means that there are none.
         committee: The helpers; None before they are known.
         task: The newest private task; None before one.
         accepted: What was accepted by hand.
@@ -148,9 +144,6 @@ class KnownRuns:
                 return
             if others:
                 self._accept(run, known_run, _another(run, others, offered), document)
-        elif known_run.privacy == {}:
-            if offered is None:
-                self._accept(run, known_run, f"run {run} has promised privacy, now none", document)
         else:
             short = shortfall(_options(known_run.privacy), offered, allowed)
             if short is not None:
@@ -213,14 +206,14 @@ class KnownRuns:
             if task < before.task or (task == before.task and base != before.base):
                 older = f"task {before.task} of version {before.base}"
                 raise _gone_back(f"{older} to task {task} of version {base}")
-            if task == before.task and before.order not in ("", order):
+            if task == before.task and before.order != order:
                 raise UsageError(
                     f"the server gives task {task} a second time, with other steps, another seed or another "
                     "model: an update of it may have been used"
                 )
             if task == before.task and before.acknowledged:
                 raise UsageError(f"the server gives task {task} a second time, though it was acknowledged")
-            if task == before.task and before.order:
+            if task == before.task:
                 return
         self._note(run, KnownTask(task, base, order))
 
@@ -257,12 +250,6 @@ class KnownRuns:
             with reading(path):
                 document = unpacked(read_tensors(path)["about"])["runs"]
                 self._runs = msgspec.convert(document, dict[str, KnownRun])
-        elif (older := directory / OLDER_FILE).exists():
-            # A file of an earlier version has no promises.
-            with reading(older):
-                noted: Any = unpacked(read_tensors(older)["about"])
-                task, version = noted["newest"]
-                self._runs[str(noted["run"])] = KnownRun({}, task=KnownTask(int(task), int(version)))
 
     def _write(self) -> None:
         """Write all of it, durably. Raises `RunError` where that fails."""
@@ -274,7 +261,6 @@ class KnownRuns:
         try:
             about = packed({"runs": msgspec.to_builtins(self._runs)})
             write_tensors(self._directory / FILE, {"about": about})
-            (self._directory / OLDER_FILE).unlink(missing_ok=True)
             sync_directory(self._directory)
         except OSError as error:
             raise RunError(

@@ -193,8 +193,6 @@ class Worker:
             committee, context.privacy, context.parameters, context.client, registered.site, allowed
         )
         self._store.runs.check_committee(self._store.run, committee, allowed=allowed is not None)
-        if committee.lacks_votes:
-            log.warning("%s", committee.needs_votes)
         before, self._context = context.masking, dataclasses.replace(context, masking=masking)
         if before is None:
             self._send_pending()

@@ -11,7 +11,7 @@ import grpc
 from offbeat.net.grpc.stream import Context
 
 CHECK = "/grpc.health.v1.Health/Check"
-SERVICES = (b"", b"offbeat.v2.Federation")
+SERVICES = (b"", b"offbeat.v1.Federation")
 """The services that may be asked for; "" is the whole server."""
 SERVING = b"\x08\x01"
 """`HealthCheckResponse{status: SERVING}`, as Protocol Buffers write it."""

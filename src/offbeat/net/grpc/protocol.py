@@ -6,7 +6,7 @@ import grpc
 
 from offbeat.net.wire.limits import FRAME, Limits
 
-VERSION = 2
+VERSION = 1
 PATH = f"/offbeat.v{VERSION}.Federation/Connect"
 """The one method of the service."""
 ADMITTED = (("offbeat-protocol", f"{VERSION}"),)

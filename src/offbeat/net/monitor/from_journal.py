@@ -104,7 +104,7 @@ class JournalView:
         elif row.name == "skipped":
             self.skipped += not is_given_up(data["reason"])
         elif row.name == "committee":
-            self.helpers, self.formed = tuple(name for name, _ in data["helpers"]), True
+            self.helpers, self.formed = tuple(name for name, *_ in data["helpers"]), True
             self.helped_by.update(self.helpers)
         elif row.name == "released":
             self.released = row.version or self.released

@@ -14,7 +14,7 @@ from offbeat.core.events import CommitteeFormed, Version
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import Register
 from offbeat.net.monitor.snapshot import HelpersView, helpers_text
-from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
+from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.refusals import SecureRefusal
 from offbeat.secure.unmasking import check_instance
 
@@ -82,13 +82,6 @@ class HelperCommittee:
         """Names of the helpers that are not there, in their order."""
         return tuple(name for name in self.names if name not in self.connected)
 
-    @property
-    def rule(self) -> int:
-        """The rule of the committee, or of the one that is to be formed."""
-        if self.formed is not None and not self._forming:
-            return self.formed.rule
-        return rule_of(len(self.names), self._secure.most_colluding)
-
     def view(
         self, waiting: Version | None, silent: Collection[str], problem: str | None, *, stuck: bool
     ) -> HelpersView:
@@ -131,7 +124,7 @@ class HelperCommittee:
     def enter(self, event: CommitteeFormed) -> None:
         """A committee has been formed."""
         self.formed, self._forming = self._committee(event), False
-        names = tuple(name for name, _ in event.helpers)
+        names = tuple(name for name, *_ in event.helpers)
         self._known.update(names)
         if not self._replaces:
             self.names = names
@@ -152,16 +145,14 @@ class HelperCommittee:
         privacy = self._plan.privacy
         assert privacy.most is not None
         assert privacy.clip is not None
-        verify = event.verify_keys or ("",) * len(event.helpers)
         members = tuple(
-            CommitteeMember(name, bytes.fromhex(key), bytes.fromhex(other))
-            for (name, key), other in zip(event.helpers, verify, strict=True)
+            CommitteeMember(name, *(bytes.fromhex(key) for key in keys)) for name, *keys in event.helpers
         )
         return Committee(
             run=bytes.fromhex(event.run), epoch=event.epoch, helpers=members,
             colluding=self._secure.most_colluding, least=privacy.fewest,
             colluding_clients=privacy.colluding_clients, most=privacy.most, dominance=privacy.dominance,
-            weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip, rule=event.rule,
+            weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip,
         )  # fmt: skip
 
     # ---- helpers that come ----
@@ -176,12 +167,12 @@ class HelperCommittee:
 
     def next_committee(self) -> CommitteeFormed:
         """The event by which those that are there form the committee."""
-        before, rule = self.formed, self.rule
+        before = self.formed
         run = self._draw(RUN_BYTES) if before is None else before.run
-        keys = tuple((name, self._keys[name][0].hex()) for name in self.names)
-        verify = tuple(self._keys[name][1].hex() for name in self.names)
+        keys = ((name, *self._keys[name]) for name in self.names)
+        helpers = tuple((name, public.hex(), verify.hex()) for name, public, verify in keys)
         epoch = 1 if before is None else before.epoch + 1
-        return CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ())
+        return CommitteeFormed(epoch, run.hex(), helpers)
 
     def keep(self) -> None:
         """A server's process replaces its committee once: this one stays."""
@@ -189,12 +180,10 @@ class HelperCommittee:
 
     def _refusal(self, name: str, register: Register) -> str | None:
         """Why a helper may not help; None if it may."""
-        if len(register.public_key) != RUN_BYTES:
+        if not len(register.public_key) == len(register.verify_key) == RUN_BYTES:
             return SecureRefusal.NOT_A_SITE.format(name=name)
         if self.ready and name in self._out:
             return self._out[name]
-        if self.rule >= VOTES and (register.rule < VOTES or len(register.verify_key) != RUN_BYTES):
-            return SecureRefusal.NO_VOTES.format(name=name)
         own = None if self.formed is None else {h.name: h.public_key for h in self.formed.helpers}
         if own is not None and self.ready:
             if own[name] == register.public_key:

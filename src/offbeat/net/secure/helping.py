@@ -24,7 +24,7 @@ from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejecte
 from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.transport import ChannelClosedError, ClientChannel
 from offbeat.runs.files import make_directory
-from offbeat.secure.committee import VOTES, Committee, fingerprint
+from offbeat.secure.committee import Committee, fingerprint
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.messages import UnmaskRequest
@@ -115,9 +115,8 @@ class HelperClient:
         serves = b"" if committee is None else committee.digest
         key, instance = self._helper.public_key, self._helper.instance
         return Register(
-            0, 0, secure=True, public_key=key, instance=instance, committee=serves, rule=VOTES,
-            verify_key=self._helper.verify_key,
-        )  # fmt: skip
+            0, 0, public_key=key, instance=instance, committee=serves, verify_key=self._helper.verify_key
+        )
 
     async def _serve(self, channel: ClientChannel) -> str | None:
         """Serve one connection, to its end or that of the run; returns the reason of the run's end."""

@@ -219,12 +219,10 @@ class SecureAggregation:
         return None
 
     def check_site(self, name: str, register: Register) -> None:
-        """Raises `InvalidUpdateError` for a helper of no run, and for a site that knows no secure run."""
+        """Raises `InvalidUpdateError` for a helper of no run."""
         if register.public_key:
             helpers = ", ".join(self.names)
             raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
-        if not (register.secure and register.rule >= self.helpers.rule):
-            raise InvalidUpdateError(SecureRefusal.NOT_SECURE, "secure")
 
     def update_check(self, check: UpdateCheck) -> UpdateCheck:
         """The check of masked updates."""

@@ -11,7 +11,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.learner import in_order
 from offbeat.core.limits import check_evaluated, check_found
-from offbeat.core.privacy.privacy_options import Privacy, Secure
+from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment, PreparedRun, check_entry
@@ -23,7 +23,7 @@ from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.extension import goes_on
 from offbeat.runs.record import RunRecord, holds_run, read_run
-from offbeat.secure.committee import entry_bytes, rule_of
+from offbeat.secure.committee import entry_bytes
 from offbeat.secure.refusals import SecureRefusal
 
 _ENTRY_BYTES = 300  # of an update in a request to a helper, beside its box: the site's name and numbers
@@ -82,11 +82,10 @@ def check_run(experiment: Experiment, directory: Path, options: ServerOptions) -
     clients, layout = options.clients, learner.initial(seed).layout
     if (privacy := experiment.privacy) is not None:
         _check_private(privacy, experiment, options)
-        experiment = replace(experiment, privacy=_with_recorded_committee(privacy, record))
         clients = _recorded_clients(options, record)
     plan = experiment.release_plan(layout, clients)
     if plan is not None:
-        _check_releases(plan, options, record)
+        _check_releases(plan, options)
     spec = make_run_spec(replace(experiment, privacy=plan.privacy if plan is not None else None))
     prepared = None
     if record is not None:
@@ -130,7 +129,7 @@ def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOpti
         raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {every.at!r}")
 
 
-def _check_releases(plan: ReleasePlan, options: ServerOptions, record: RunRecord | None) -> None:
+def _check_releases(plan: ReleasePlan, options: ServerOptions) -> None:
     """Raises `UsageError` for releases that a server cannot make."""
     privacy = plan.privacy
     # The run may wait for more sites than it was planned for.
@@ -139,18 +138,7 @@ def _check_releases(plan: ReleasePlan, options: ServerOptions, record: RunRecord
         raise Refusal.DELTA.error(delta=noise.budget.delta, clients=most)
     if privacy.fewest > plan.clients:
         raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=plan.clients)
-    # A recorded committee goes on by its own rule.
-    if record is None or options.helpers is not None:
-        _check_requests(privacy)
-
-
-def _with_recorded_committee(privacy: Privacy, found: RunRecord | None) -> Privacy:
-    """The options, which name no `colluding`, with that of the run that goes on: its default was another."""
-    if privacy.secure is None or privacy.secure.colluding is not None or found is None:
-        return privacy
-    recorded = found.meta.get("privacy", {}).get("options", {}).get("secure") or {}
-    secure: Secure = replace(privacy.secure, colluding=recorded.get("colluding"))
-    return replace(privacy, secure=secure)
+    _check_requests(privacy)
 
 
 def _check_requests(privacy: Privacy) -> None:
@@ -160,7 +148,7 @@ def _check_requests(privacy: Privacy) -> None:
         return
     assert privacy.most is not None
     helpers, colluding = len(secure.helpers), secure.most_colluding
-    boxes = entry_bytes(helpers, colluding, rule_of(helpers, colluding))
+    boxes = entry_bytes(helpers, colluding)
     allowed = Limits().envelope // (boxes + _ENTRY_BYTES)
     if privacy.most > allowed:
         raise SecureRefusal.MOST.error(

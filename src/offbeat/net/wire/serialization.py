@@ -302,7 +302,6 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "helpers": _listed(HELPERS, _member),
     "entries": _listed(ENTRIES, _entry),
     "groups": _listed(ENTRIES, count),
-    "rule": lambda name, value: max(1, count(name, value)),
     "vote": lambda name, value: octet_string(name, value, SIGNATURE_BYTES),
     "votes": _listed(HELPERS, lambda name, value: octet_string(name, value, SIGNATURE_BYTES)),
     "sums": _listed(ENTRIES, lambda name, value: octet_string(name, value, DIGEST)),

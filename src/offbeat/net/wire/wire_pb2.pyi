@@ -110,7 +110,7 @@ class Labels(_message.Message):
     def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model", "secure", "public_key", "instance", "committee", "rule", "verify_key")
+    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model", "public_key", "instance", "committee", "verify_key")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
@@ -118,11 +118,9 @@ class Register(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     HELD_OUT_FIELD_NUMBER: _ClassVar[int]
     WANTS_MODEL_FIELD_NUMBER: _ClassVar[int]
-    SECURE_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
-    RULE_FIELD_NUMBER: _ClassVar[int]
     VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
     samples: int
     steps_per_epoch: int
@@ -131,13 +129,11 @@ class Register(_message.Message):
     run: str
     held_out: int
     wants_model: bool
-    secure: bool
     public_key: bytes
     instance: int
     committee: bytes
-    rule: int
     verify_key: bytes
-    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ..., secure: bool = ..., public_key: _Optional[bytes] = ..., instance: _Optional[int] = ..., committee: _Optional[bytes] = ..., rule: _Optional[int] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ..., public_key: _Optional[bytes] = ..., instance: _Optional[int] = ..., committee: _Optional[bytes] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("task", "steps")
@@ -355,7 +351,7 @@ class EvaluationResult(_message.Message):
     def __init__(self, version: _Optional[int] = ..., samples: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Committee(_message.Message):
-    __slots__ = ("run", "epoch", "helpers", "colluding", "least", "colluding_clients", "most", "dominance", "weight_bits", "parameters", "clip", "rule")
+    __slots__ = ("run", "epoch", "helpers", "colluding", "least", "colluding_clients", "most", "dominance", "weight_bits", "parameters", "clip")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HELPERS_FIELD_NUMBER: _ClassVar[int]
@@ -367,7 +363,6 @@ class Committee(_message.Message):
     WEIGHT_BITS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
-    RULE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     epoch: int
     helpers: _containers.RepeatedCompositeFieldContainer[CommitteeMember]
@@ -379,8 +374,7 @@ class Committee(_message.Message):
     weight_bits: int
     parameters: int
     clip: float
-    rule: int
-    def __init__(self, run: _Optional[bytes] = ..., epoch: _Optional[int] = ..., helpers: _Optional[_Iterable[_Union[CommitteeMember, _Mapping]]] = ..., colluding: _Optional[int] = ..., least: _Optional[int] = ..., colluding_clients: _Optional[int] = ..., most: _Optional[int] = ..., dominance: _Optional[float] = ..., weight_bits: _Optional[int] = ..., parameters: _Optional[int] = ..., clip: _Optional[float] = ..., rule: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., epoch: _Optional[int] = ..., helpers: _Optional[_Iterable[_Union[CommitteeMember, _Mapping]]] = ..., colluding: _Optional[int] = ..., least: _Optional[int] = ..., colluding_clients: _Optional[int] = ..., most: _Optional[int] = ..., dominance: _Optional[float] = ..., weight_bits: _Optional[int] = ..., parameters: _Optional[int] = ..., clip: _Optional[float] = ...) -> None: ...
 
 class CommitteeMember(_message.Message):
     __slots__ = ("name", "public_key", "verify_key")
