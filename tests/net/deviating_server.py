@@ -23,7 +23,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.server_learner import server_learner
 from offbeat.net.transport import ChannelClosedError, ServerChannel
-from offbeat.secure.committee import Committee, CommitteeMember, rule_of
+from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import recording, run_spec, shares_of_digits
 
@@ -43,19 +43,18 @@ def plan_of(privacy: ob.Privacy | None, algorithm: Algorithm | None = None) -> d
     return run_spec(algorithm, LEARNER, 3, complete).document()
 
 
-def committee_of(privacy: ob.Privacy, draw: str = "", epoch: int = 1, rule: int | None = None) -> Committee:
-    """The committee of these options, whose keys follow from `draw`; its rule is the usual one by default."""
+def committee_of(privacy: ob.Privacy, draw: str = "", epoch: int = 1) -> Committee:
+    """The committee of these options, whose keys follow from `draw`."""
     complete = complete_privacy(privacy, ob.fedbuff(size=2, steps=2), SITES)
     secure = complete.secure
     assert secure is not None
     assert complete.clip is not None
     assert complete.most is not None
-    rule = rule_of(len(secure.helpers), secure.most_colluding) if rule is None else rule
     keys = [[sha256(f"{h} {draw}{kind}".encode()).digest() for kind in ("", "vote")] for h in secure.helpers]
     members = [CommitteeMember(h, *own) for h, own in zip(secure.helpers, keys, strict=True)]
     return Committee(
         b"r" * 32, epoch, tuple(members), secure.most_colluding, complete.fewest, complete.colluding_clients,
-        complete.most, complete.dominance, complete.bits, MODEL.layout.parameters, complete.clip, rule,
+        complete.most, complete.dominance, complete.bits, MODEL.layout.parameters, complete.clip,
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ import offbeat as ob
 from offbeat.cli.commands import app
 from offbeat.core.errors import DamageError, UsageError
 from offbeat.core.journal import Row
-from offbeat.runs import archive as archiving
 from offbeat.runs import journal_archive
 from offbeat.runs.archive import archive
 from offbeat.runs.lock import lock
@@ -166,7 +165,7 @@ def test_all_or_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(archiving, "seal", full)
+    monkeypatch.setattr(journal_archive, "seal", full)
     with pytest.raises(ob.OffbeatError, match="full"):
         archive(run, 0.0)
     assert (all_rows(run), count(run, "journal")) == (before, stored)

@@ -11,8 +11,7 @@ from msgspec import structs
 import offbeat as ob
 from offbeat.core.errors import DamageError, UsageError
 from offbeat.net import SitePolicy
-from offbeat.net.client.about import packed
-from offbeat.net.client.known_runs import FILE, OLDER_FILE, KnownRuns
+from offbeat.net.client.known_runs import FILE, KnownRuns
 from offbeat.net.messages import (
     Leave,
     ModelRequest,
@@ -26,7 +25,6 @@ from offbeat.net.messages import (
     UpdateSubmission,
 )
 from offbeat.net.transport import ServerChannel
-from offbeat.runs.files import write_tensors
 from offbeat.secure.committee import fingerprint
 from tests.net.deviating_server import (
     HELPERS,
@@ -239,19 +237,6 @@ def test_a_policy_that_names_the_new_keys_accepts_them(tmp_path: Path) -> None:
     assert not sent_of_training(said)
 
 
-def test_helpers_that_vote_go_on_voting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The same keys without votes would let a server that deviates open updates."""
-    three = replace(SECURE, secure=ob.Secure(("anna", "bert", "cleo"), 1))
-    voting, other = committee_of(three), committee_of(three, rule=1)
-    assert meet(serving(three, [task_of(0)], voting), tmp_path / "site")[0] == "done"
-    error, said = meet(serving(three, [task_of(1)], other), tmp_path / "site")
-    assert str(error).startswith("run heart has promised helpers that vote, now helpers that do not: ")
-    assert not sent_of_training(said)
-    assert "do not vote" not in caplog.text
-    assert meet(serving(three, [task_of(0)], other), tmp_path / "older")[0] == "done"
-    assert "the committee has 3 helpers with colluding = 1, which do not vote" in caplog.text
-
-
 def test_a_plan_that_changes_within_a_connection(tmp_path: Path) -> None:
     """While a task is in training, too: its update stays here."""
 
@@ -392,25 +377,6 @@ def test_a_task_is_masked_anew_for_accepted_helpers_with_the_same_result(tmp_pat
 
 
 # ---- the file ----
-
-
-def test_the_state_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
-    """It has the newest task of a private run, and no promise: the first one is that of the next plan."""
-    state = tmp_path / "site"
-    state.mkdir()
-    write_tensors(state / "client.safetensors", {"about": packed({"run": "heart"})})
-    write_tensors(state / OLDER_FILE, {"about": packed({"run": "heart", "newest": [7, 4]})})
-    for attack in (serving(None, [task_of(8)]), serving(NOISY, [task_of(8)], run="lungs")):
-        error, said = meet(attack, state)
-        assert isinstance(error, UsageError)
-        assert not sent_of_training(said)
-    gone_back = "the server has gone back from version 4 to 3"
-    error, said = meet(serving(NOISY, [task_of(8, base=3)]), state)
-    assert str(error).startswith(gone_back)
-    assert meet(serving(NOISY, [task_of(7, base=4), task_of(8)]), state)[0] == "done"
-    assert not (state / OLDER_FILE).exists()
-    error, said = meet(serving(replace(NOISY, clip=1.0), [task_of(9)]), state)
-    assert str(error).startswith("run heart has promised clip = 0.5, now 1")
 
 
 def test_a_damaged_file_ends_the_site_in_one_line(tmp_path: Path) -> None:

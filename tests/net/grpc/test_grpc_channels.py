@@ -245,7 +245,7 @@ def test_a_site_has_as_many_unprocessed_messages_as_it_may_and_loses_none(monkey
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("method", ["/offbeat.v1.Federation/Converse", "/offbeat.v3.Federation/Connect"])
+@pytest.mark.parametrize("method", ["/offbeat.v2.Federation/Converse", "/offbeat.v3.Federation/Connect"])
 def test_a_site_with_another_version_of_the_wire_is_told_so(method: str, monkeypatch: pytest.MonkeyPatch):
     async def story() -> None:
         monkeypatch.setattr("tests.net.support.CONNECT", method)
@@ -254,8 +254,8 @@ def test_a_site_with_another_version_of_the_wire_is_told_so(method: str, monkeyp
             assert code == "UNIMPLEMENTED"
             theirs = method[len("/offbeat.v")]
             assert details == (
-                f"this server has Offbeat {__version__}, which speaks version 2 of the wire, and the site "
-                f"speaks version {theirs}: install a version of Offbeat that speaks version 2 at the site"
+                f"this server has Offbeat {__version__}, which speaks version 1 of the wire, and the site "
+                f"speaks version {theirs}: install a version of Offbeat that speaks version 1 at the site"
             )
             assert at.heard.links == []
             assert at.listener.rejected == {"wire": 1}
@@ -269,7 +269,7 @@ def test_a_server_with_another_version_of_the_wire_is_named(monkeypatch: pytest.
         async with server() as at:
             with pytest.raises(
                 ChannelRefusedError,
-                match=f"Offbeat {__version__}, which speaks version 2 of the wire .*has Offbeat.*version 3",
+                match=f"Offbeat {__version__}, which speaks version 1 of the wire .*has Offbeat.*version 3",
             ):
                 await connect(at.address, SiteCredentials(name="a"), LIMITS)
 

@@ -29,7 +29,7 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.secure.committee import VOTES, Committee
+from offbeat.secure.committee import Committee
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.masks import mask
@@ -148,8 +148,8 @@ class SecureFederation:
         helper, own = self.helpers[name], self.helpers[name].committee
         digest = b"" if own is None else own.digest
         hello = Register(
-            0, 0, secure=True, public_key=helper.public_key, instance=helper.instance, committee=digest,
-            rule=VOTES, verify_key=helper.verify_key,
+            0, 0, public_key=helper.public_key, instance=helper.instance, committee=digest,
+            verify_key=helper.verify_key,
         )  # fmt: skip
         self.inbox.append((name, hello))
 
@@ -165,7 +165,7 @@ class SecureFederation:
     def site_registers(self, name: str) -> None:
         """A site connects, and sends what was not answered."""
         holds = self.pending[name].task if name in self.pending else None
-        self.inbox.append((name, Register(20, 4, holds=holds, run="run", secure=True, rule=VOTES)))
+        self.inbox.append((name, Register(20, 4, holds=holds, run="run")))
         if name in self.pending:
             self.inbox.append((name, self.pending[name]))
 

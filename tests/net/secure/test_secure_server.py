@@ -18,7 +18,6 @@ from offbeat.core.privacy.accounting import coefficients
 from offbeat.core.privacy.noise import banded_noise
 from offbeat.net.messages import Leave, Register, Rejected, UpdateAck, UpdateSubmission
 from offbeat.net.server.effects import Effects
-from offbeat.secure.committee import VOTES
 from offbeat.secure.messages import UnmaskRefused, UnmaskShare
 from offbeat.secure.unmasking import UnmaskingTimes
 from tests.net.secure.secure_federation import (
@@ -397,7 +396,9 @@ def test_a_new_committee_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
             f.die(helpers=HELPERS)
         elif len(f.journal("committee")) == 2 and len(renewed) == 1 and f.committee is not None:
             renewed.append(i)  # a process of the old committee that nobody has ended
-            f.inbox.append(("a", Register(0, 0, secure=True, public_key=bytes(32), committee=bytes(32))))
+            f.inbox.append(
+                ("a", Register(0, 0, public_key=bytes(32), verify_key=bytes(32), committee=bytes(32)))
+            )
         elif len(renewed) == 2 and f.said[-1:] and ("a", Rejected(served)) in f.said:
             renewed.append(i)
             f.coordinator.disconnected(f.now, "a")
@@ -419,11 +420,11 @@ def test_a_new_committee_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
 def test_who_may_not_take_part_is_told_why(tmp_path: Path) -> None:
     f = SecureFederation(tmp_path)
     said = {
-        ("old", Register(20, 4)): "this run is secure, which the site's version of Offbeat does not know: "
-        "upgrade the site",
-        ("d", Register(0, 0, secure=True, public_key=bytes(32))): "d is not a helper of this run, which has "
-        "a, b, c: join it, or choose another name",
-        ("a", Register(20, 4, secure=True)): "a is a helper of this run: connect with offbeat helper, "
+        (
+            "d",
+            Register(0, 0, public_key=bytes(32), verify_key=bytes(32)),
+        ): "d is not a helper of this run, which has a, b, c: join it, or choose another name",
+        ("a", Register(20, 4)): "a is a helper of this run: connect with offbeat helper, "
         "or choose another name",
     }
     for (name, message), reason in said.items():
@@ -432,7 +433,7 @@ def test_who_may_not_take_part_is_told_why(tmp_path: Path) -> None:
         assert effects.messages == [(name, Rejected(reason))]
         assert not effects.rows
     drive(f, 30)
-    f.coordinator.receive(f.now, "a", Register(0, 0, secure=True, public_key=bytes(32)))
+    f.coordinator.receive(f.now, "a", Register(0, 0, public_key=bytes(32), verify_key=bytes(32)))
     reason = "the committee has another key for helper a than this helper's: name a new committee"
     assert ("a", Rejected(reason)) in f.coordinator.take().messages
 
@@ -441,9 +442,9 @@ def test_helpers_with_one_key_are_no_committee(tmp_path: Path) -> None:
     """A helper's directory was copied before the run; once it has a new one the run begins."""
     f = SecureFederation(tmp_path)
     own, copied = f.helpers["a"], f.helpers["c"]
-    f.coordinator.receive(0.0, "a", Register(0, 0, secure=True, public_key=own.public_key))
+    f.coordinator.receive(0.0, "a", Register(0, 0, public_key=own.public_key, verify_key=own.verify_key))
     f.coordinator.take()
-    f.coordinator.receive(0.0, "c", Register(0, 0, secure=True, public_key=own.public_key))
+    f.coordinator.receive(0.0, "c", Register(0, 0, public_key=own.public_key, verify_key=own.verify_key))
     reason = (
         "helpers c and a have the same key, and would be one helper: start one of them with a new directory"
     )
@@ -551,11 +552,11 @@ def test_a_site_that_comes_back_with_other_data_waits_for_the_release_that_its_g
 ):
     f = waiting_for_two(tmp_path)
     f.coordinator.receive(f.now, "site-0", Leave("over"))
-    f.coordinator.receive(f.now, "site-1", Register(21, 5, run="run", secure=True, rule=VOTES))
+    f.coordinator.receive(f.now, "site-1", Register(21, 5, run="run"))
     f.store.commit(effects := f.coordinator.take())
     assert ("site-1", "sites are not heard while a release waits") in effects.closed
     f.deliver(effects)
-    f.inbox.append(("site-1", Register(21, 5, run="run", secure=True, rule=VOTES)))
+    f.inbox.append(("site-1", Register(21, 5, run="run")))
     drive(f, 20)
     names = [row.name for row in f.rows if row.name in ("left", "aggregate", "released", "joined")]
     assert names[:10] == ["joined"] * 5 + ["left", "left", "aggregate", "released", "joined"]

@@ -312,7 +312,6 @@ def test_a_mirror_that_was_begun_by_a_killed_server(tmp_path: Path) -> None:
         "run.part-wal",
         "version-1.part",
         ".tokens.json.0a1b2c3d",
-        ".tmpa1B2c3",
     )
     for name in whole + part:
         (tmp_path / "m" / name).write_bytes(b"half")

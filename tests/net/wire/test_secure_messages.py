@@ -17,7 +17,9 @@ from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare
 
 SIZE = 100_000
-HELPERS = tuple(CommitteeMember(name, bytes([n]) * 32) for n, name in enumerate(("a", "b", "ö")))
+HELPERS = tuple(
+    CommitteeMember(name, bytes([n]) * 32, bytes([9 + n]) * 32) for n, name in enumerate(("a", "b", "ö"))
+)
 COMMITTEE = Committee(bytes(range(32)), 2, HELPERS, 1, 3, 1, 10, 0.5, 4, SIZE, 0.25)
 
 
@@ -40,7 +42,9 @@ def test_what_the_server_says_arrives() -> None:
 
 def test_what_sites_and_helpers_say_arrives() -> None:
     words = np.arange(SIZE, dtype=np.uint32) * np.uint32(2**31 - 1)
-    helper = Register(0, 0, secure=True, public_key=b"k" * 32, instance=9, committee=COMMITTEE.digest)
+    helper = Register(
+        0, 0, public_key=b"k" * 32, instance=9, committee=COMMITTEE.digest, verify_key=b"v" * 32
+    )
     share, check = (UnmaskShare(12, b"m" * 32, (0, 1), 9, total) for total in (words, words[:0]))
     refused = UnmaskRefused(12, "the seeds of task 7 do not decrypt", (7,))
     masked = torch.from_numpy(words.view(np.int32))

@@ -1,4 +1,4 @@
-"""Garbage of earlier runs, which a run sets aside from the collector.
+"""Garbage of finished runs, which a run sets aside from the collector.
 
 A run freezes what was there before it, because the collector would look through all of PyTorch again and
 again. So garbage in circles of references, such as a learner that refers to itself, would stay for as long
@@ -11,7 +11,7 @@ from offbeat.vectors.allocator import GROWTH, resident
 
 
 class Leftovers:
-    """Collects the garbage of earlier runs when the process has grown by `growth` bytes since the last time.
+    """Collects the garbage of finished runs when the process has grown by `growth` bytes since the last time.
 
     A collection takes some tenths of a second, as long as many a run. Where the size is unknown, each
     `EVERY`-th run has one.
@@ -33,4 +33,4 @@ class Leftovers:
 
 
 collect_leftovers = Leftovers().collect
-"""collect_leftovers(): collects what earlier runs of this process have left, if it is time."""
+"""collect_leftovers(): collects what finished runs of this process have left, if it is time."""
