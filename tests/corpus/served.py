@@ -27,8 +27,8 @@ class Served:
         log: Whether updates are written to updates.log, as large ones are.
         away: Whether the first site is killed in mid-run, until its lease has ended.
         tokens: Whether sites show tokens.
-        unnamed: Whether the algorithm is recorded by a name that no command can make it by, as format 5 does
-            for the parts of other algorithms under "with" of a served run.
+        unnamed: Whether the algorithm is recorded by a name that no command can make it by, as for the parts
+            of other algorithms under "with" of a served run.
     """
 
     recipe: Recipe

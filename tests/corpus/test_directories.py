@@ -1,4 +1,4 @@
-"""What every version does with directories of earlier ones on any machine: read, replay, verify, report."""
+"""What is done with recorded directories on any machine: read, replay, verify, report."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Served runs of earlier formats: a server recovers, goes on to the end, or says that its run has ended.
+"""Served runs of the corpus: a server recovers, goes on to the end, or says that its run has ended.
 
 Which sites deliver when is up to the clock, so the rows after a restart are not those of any other run.
 What a server recovers is certain: the recorded rows, and the tensors that follow from the checkpoint and the
