@@ -37,7 +37,7 @@ from tests.corpus.archive import (
     processor_bits,
     write_contents,
 )
-from tests.corpus.command_line import offbeat
+from tests.corpus.command_line import offbeat, own_options
 from tests.corpus.federation import RECIPE, RUN, SECONDS, Federation, federation, kill_at_once, wait_for
 from tests.corpus.from_python import FROM_PYTHON
 from tests.corpus.served import SERVED, Served
@@ -241,7 +241,9 @@ def simulate(place: Path, run: Simulated) -> None:
     (place / RECIPE).write_text(yaml.safe_dump({**BASE, **run.recipe}, sort_keys=False), encoding="utf-8")
     shutil.copy(FOLDER / "trace.csv", place)
     (place / RUN).mkdir(mode=0o755)
-    code, printed = offbeat("run", place / RECIPE, "--out", place / RUN, *run.options)
+    code, printed = offbeat(
+        "run", place / RECIPE, "--out", place / RUN, *run.options, *own_options(told(run))
+    )
     (place / "trace.csv").unlink()
     if code not in (0, 130):
         raise SystemExit(f"{place.name}: exit code {code}\n{printed}")
@@ -265,9 +267,12 @@ def stopping(arrivals: int, copied: Path | None) -> Iterator[None]:
 
     import offbeat.sim.run_experiment as module
 
-    run = module.simulate_experiment
-    defaults = {**run.__kwdefaults__, **({"checkpoint_seconds": 0.0} if copied else {})}
-    with patch.object(LiveBackend, "finish", counted), patch.object(run, "__kwdefaults__", defaults):
+    run = module.run_to_end
+
+    def often(simulation: Any, backend: Any, store: Any, watch: Any, pause: float, *rest: Any) -> Any:
+        return run(simulation, backend, store, watch, pause if copied is None else 0.0, *rest)
+
+    with patch.object(LiveBackend, "finish", counted), patch.object(module, "run_to_end", often):
         yield
 
 

@@ -236,7 +236,7 @@ LAYERS = {
         **{
             "with": {
                 "server_steps": {"name": "fedavgm", "momentum": 0.5},
-                "objective": {"name": "fedprox", "steps": 2},
+                "objective": {"name": "fedprox"},
             }
         },
     ),
