@@ -188,7 +188,8 @@ def enrol(place: Path, sites: int) -> None:
     for number in range(sites):
         code, printed = offbeat("enrol", f"site-{number}", "--state", place / RUN)
         assert code == 0, printed
-        (place / f"site-{number}.token").write_text(printed, encoding="utf-8")
+        token = printed.splitlines()[-1]  # after what is said of the file that it makes
+        (place / f"site-{number}.token").write_text(f"{token}\n", encoding="utf-8")
 
 
 def lose_a_site(processes: Federation) -> None:
