@@ -11,6 +11,7 @@ from msgspec.structs import astuple
 import offbeat as ob
 from offbeat.net.monitor.from_journal import JournalView
 from offbeat.net.monitor.snapshot import Snapshot
+from offbeat.runs import checksums
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE, SCHEMA
 
@@ -28,7 +29,7 @@ class Played:
         self._last = None
         with self._database() as database:
             sites = "CREATE TABLE sites(name TEXT, client INTEGER PRIMARY KEY, labels TEXT);"
-            database.executescript(SCHEMA + sites)
+            database.executescript(SCHEMA + checksums.SCHEMA + sites)
             meta = {**source.meta, "status": "running", "stop_reason": None, "duration": 0.0}
             for key, value in meta.items():
                 database.execute("INSERT INTO meta VALUES (?, ?)", (key, json.dumps(value)))
