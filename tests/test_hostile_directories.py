@@ -217,7 +217,6 @@ def test_no_command_waits_for_a_pipe_in_place_of_a_small_file(file: str, tmp_pat
     ("key", "path", "value", "command"),
     [
         ("learner", "$.model.name", "\x1b]0;title\x07", "export"),
-        ("recipe", "$.claims", 3, "report"),
         ("recipe", "$.until.versions", "\x1b]0;title\x07", "resume"),
     ],
 )

@@ -688,7 +688,6 @@ def test_results_as_json(offbeat: Any, recipe: str, tmp_path: Path) -> None:
     )
     assert [row["label"] for row in compared["table"]] == ["fedavg", "fedbuff"]
     assert compared["table"][0]["seeds"] == 1
-    assert compared["claims"] == []
     verified = json.loads(offbeat("verify", "one", "--json").out)
     assert verified["problems"] == []
     assert verified["rows_replayed"] > 15

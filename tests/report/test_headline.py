@@ -61,6 +61,13 @@ def test_more_planned_seeds_are_waited_for() -> None:
     assert found.endswith("the noise is judged from 5 seeds on.")
 
 
+@pytest.mark.parametrize("seeds", [0, -1, 10**30, "many", None])
+def test_numbers_of_seeds_that_are_none_plan_nothing(seeds: object) -> None:
+    groups = [runs("a", [50.0, 51.0, 52.0]), runs("b", [101.0, 99.0, 105.0])]
+    found = headline(*([replace(run, recipe={"seeds": seeds}) for run in group] for group in groups))
+    assert found.endswith("beyond the noise of 3 seeds.")
+
+
 def test_a_label_that_did_not_get_there_has_no_factor() -> None:
     fast, slow = runs("a", [25.0, 26.0, 24.0]), runs("c", [50.0, 52.0, 48.0])
     late = [runs(label, [100.0, 101.0, 99.0], reached=False) for label in ("b", "d")]

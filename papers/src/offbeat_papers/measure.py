@@ -19,7 +19,6 @@ from offbeat.core.metric_names import (
     first_shown,
     is_statistic,
 )
-from offbeat.report.claims import LAST
 from offbeat.report.records import Rows, recorded_metrics
 from offbeat.runs.processor import gpu_name, processor_name
 from offbeat.runs.record import RunRecord
@@ -27,6 +26,8 @@ from offbeat_papers.levels import RunLevels, level_costs
 from offbeat_papers.rows import DIVERGED, ResultRow, RunCurve, Spent, target_text
 
 CURVE_POINTS = 60
+LAST = 0.2
+"""The share of a run's time, its last part, over which levels and changes are measured."""
 LADDER = tuple(k / 20 for k in range(1, 20))
 """Targets that are measured of every share, besides those that a study names."""
 

@@ -27,7 +27,7 @@ Scalar = bool | int | float | str
 
 OTHERS = frozenset({
     "title", "about", "algorithm", "algorithms", "seed", "seeds", "clients", "metric", "target", "baseline",
-    "claims", "scales", "callbacks",
+    "scales", "callbacks",
 })  # fmt: skip
 """Keys of a recipe that are no hyper-parameters of one run, or are recorded as something else."""
 

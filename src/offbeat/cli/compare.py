@@ -11,11 +11,9 @@ from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import (
     CompareWatcher,
-    add_row,
     check_diverged,
     live_progress,
     out,
-    plain_table,
     print_json,
     repeatable,
 )
@@ -25,7 +23,6 @@ from offbeat.core.errors import UsageError, reason_of
 
 if TYPE_CHECKING:
     from offbeat.recipes.recipe import Recipe
-    from offbeat.report.claims import Finding
     from offbeat.report.table import Table
 
 TABLE_WIDTH = 100
@@ -69,8 +66,7 @@ def compare(
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan
     from offbeat.recipes.load import load_recipe
-    from offbeat.report import findings, group_runs, make_table
-    from offbeat.report.claims import claims_of_run
+    from offbeat.report import make_table
     from offbeat.report.table_files import table_format, to_records
 
     for path in tables or ():
@@ -95,12 +91,10 @@ def compare(
     with repeatable(folder), live_progress() as progress:
         records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
     table = make_table(records, target=goal, metric=measured, baseline=base)
-    claimed = findings(group_runs(records), claims_of_run(records[0]))
     if as_json:
-        claims = [_claim_as_json(found) for found in claimed]
-        print_json({"directory": str(folder), "table": to_records(table), "claims": claims})
+        print_json({"directory": str(folder), "table": to_records(table)})
     else:
-        _print_table(table, claimed)
+        _print_table(table)
     notes = [f"wrote {_written(table, path)}" for path in tables or ()]
     if not as_json:
         for note in (*notes, f"runs in {folder}; see them with: offbeat report {quote(str(folder))}"):
@@ -126,20 +120,12 @@ def _labels(recipe: "Recipe", labels: Sequence[str]) -> list[str]:
     return names
 
 
-def _print_table(table: "Table", claimed: "list[Finding]") -> None:
-    """Print the comparison, and below it the claims of the recipe's paper, if it has any."""
+def _print_table(table: "Table") -> None:
+    """Print the comparison."""
     from offbeat.report import to_rich
-    from offbeat.report.claims import finding_rows
 
     # On a narrower terminal whole lines wrap, and no cell is cut.
-    width = max(out.width, TABLE_WIDTH)
-    out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
-    rows = plain_table("the paper says", "here", "gap", "seeds", "verdict")
-    for found in claimed:
-        for cells in finding_rows(found):
-            add_row(rows, *cells)
-    if rows.rows:
-        out.print(rows, width=width, crop=False, soft_wrap=False)
+    out.print(to_rich(table), width=max(out.width, TABLE_WIDTH), crop=False, soft_wrap=False)
 
 
 def _written(table: "Table", path: Path) -> Path:
@@ -150,13 +136,3 @@ def _written(table: "Table", path: Path) -> Path:
         return write_table(table, path)
     except OSError as error:
         raise UsageError(f"--table {path} cannot be written: {reason_of(error)}") from None
-
-
-def _claim_as_json(finding: "Finding") -> dict[str, object]:
-    """A claim of the recipe's paper, its pairs and the verdict on it."""
-    pairs = [
-        {"better": pair.better, "than": pair.than, "gap": pair.mean, "seeds": sorted(pair.seeds)}
-        for pair in finding.pairs
-    ]
-    claim = finding.claim
-    return {"says": claim.says, "by": claim.by, "verdict": finding.verdict.value, "pairs": pairs}

@@ -17,7 +17,6 @@ from offbeat.data.datasets_by_name import DATASETS, dataset_options
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.training import Training
 from offbeat.models.specs import AnyModel, MLPSpec
-from offbeat.report.claims import Claim
 from offbeat.runs.recorded_options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
@@ -172,7 +171,6 @@ class Recipe(Section):
             metric, else the loss.
         target: Value of the metric; a comparison measures the time at which a run first reaches it.
         baseline: Label whose time counts as 1.00x.
-        claims: Claims of a paper about the labels.
         scales: Named sets of changes, by dotted key.
         sweep: Values that a comparison tries in all combinations, by dotted key; "algorithm.steps" is a
             hyper-parameter of every label's algorithm.
@@ -208,7 +206,6 @@ class Recipe(Section):
     metric: str | None = None
     target: Finite | None = None
     baseline: str | None = None
-    claims: list[Claim] = []
     scales: dict[str, dict[str, Any]] = {}
     sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 

@@ -8,7 +8,6 @@ Everything takes run records (`RunRecord`) and groups them by label; the runs of
 - `make_curves` gives accuracy or loss against time, versions or traffic.
 - `client_table`, `each_client` and `clients_csv` give what clients have found on what they hold out,
   `client_values` how it is distributed.
-- `findings` looks for what a paper claims of the labels, as a recipe's `claims` say it.
 - `make_timeline` gives what each client of one run did when.
 - `staleness_histograms` and `participation` give how stale updates were and who took part, from the
   totals that `read_activity` takes from a journal.

@@ -1,11 +1,4 @@
 from offbeat.report.activity import Activity as Activity, read_activity as read_activity
-from offbeat.report.claims import (
-    Claim as Claim,
-    Finding as Finding,
-    PairGap as PairGap,
-    claims_of as claims_of,
-    findings as findings,
-)
 from offbeat.report.clients import (
     ClientTable as ClientTable,
     ClientValues as ClientValues,

@@ -14,7 +14,6 @@ from statistics import fmean
 from typing import TypeVar
 
 from offbeat.core.metric_names import NamedMetric
-from offbeat.report.claims import are_comparable, planned_seeds
 from offbeat.report.relative_times import Bound, TimeRatio, mostly_reached, time_ratio
 from offbeat.report.statistics import BySeed, stat
 from offbeat.runs.record import RunRecord
@@ -41,6 +40,8 @@ _FACTORS: Mapping[Bound, str] = {"": "", ">": "more than ", "<": "at most ", "â‰
 _MOST_NAMED = 3
 # A mean over seeds that is not 0 by rounding alone.
 _NOTHING = 1e-12
+# A comparison has at most this number of seeds.
+_MOST_SEEDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def time_headline(
     """
     there = {label for label, found in times.items() if mostly_reached(found)}
     advantages = _advantages(groups, costs, log_ratio)
-    ranking = _rank(advantages, planned_seeds(groups), COST_THAT_MATTERS, there, ends)
+    ranking = _rank(advantages, _planned_seeds(groups), COST_THAT_MATTERS, there, ends)
     if ranking is None:
         return None
     first = ranking.first[0]
@@ -149,7 +150,7 @@ def value_headline(
     }
     advantages = _advantages(groups, known, lambda ours, theirs: sign * (ours - theirs))
     matters = SHARE_THAT_MATTERS if measure.is_share else None
-    ranking = _rank(advantages, planned_seeds(groups), matters, values, ends)
+    ranking = _rank(advantages, _planned_seeds(groups), matters, values, ends)
     if ranking is None:
         return None
     more = "above" if measure.higher_is_better else "below"
@@ -225,7 +226,7 @@ def _advantages(
         (ours, theirs): {
             seed: ahead(measured[ours][seed], measured[theirs][seed])
             for seed, run in finished[ours].items()
-            if seed in finished[theirs] and are_comparable(run, finished[theirs][seed])
+            if seed in finished[theirs] and _are_comparable(run, finished[theirs][seed])
         }
         for ours, theirs in permutations(groups, 2)
     }
@@ -321,3 +322,18 @@ def _noise(ranking: _Ranking, label: str) -> str:
             return f"without a difference that matters in {seeds}"
         case _:
             return f"not decided by {seeds}"
+
+
+def _planned_seeds(groups: Mapping[str, Sequence[RunRecord]]) -> range:
+    """The seeds that the recipe of the first run plans, from the least seed of all runs on."""
+    runs = [run for own in groups.values() for run in own]
+    first = min((run.seed for run in runs), default=0)
+    recipe = runs[0].recipe if runs else None
+    seeds = (recipe or {}).get("seeds")
+    planned = seeds if isinstance(seeds, int) and 0 < seeds <= _MOST_SEEDS else 0
+    return range(first, first + planned)
+
+
+def _are_comparable(run: RunRecord, other: RunRecord) -> bool:
+    """Whether two runs are of one kind of processor; a run that recorded none is paired with any."""
+    return not run.processors or not other.processors or run.processors == other.processors

@@ -17,7 +17,6 @@ from plotly.offline import get_plotlyjs
 
 from offbeat.core.metric_names import NamedMetric
 from offbeat.documents import user_path
-from offbeat.report.claims import claims_of_run, finding_rows, findings
 from offbeat.report.clients import client_table, client_values, each_client
 from offbeat.report.curves import AXES, CURVES_WITH_BANDS, make_curves
 from offbeat.report.headline import listed
@@ -128,7 +127,6 @@ def write_html(
         baseline=table.baseline,
         best=_best(table),
         notes=table.notes,
-        claims=_claims(groups),
         spent=spent,
         assumptions=assumptions(spent),
         client_table=client_table(values) if values else None,
@@ -282,12 +280,6 @@ def _best(table: Table) -> set[tuple[str, int]]:
     first = 2 + len(table.options)
     best = {(row.label, first) for row in table.rows if row.best and row.best.mean == found}
     return best | {(row.label, first + column) for row in _first(table) for column in (2, 3)}
-
-
-def _claims(groups: Groups) -> list[tuple[str, ...]]:
-    """The paper's claims, from the recipe of the first run, beside the runs' evidence."""
-    first = next(iter(groups.values()))[0]
-    return [row for one in findings(groups, claims_of_run(first)) for row in finding_rows(one)]
 
 
 def _recipes(groups: Groups) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ from typing import Any
 from offbeat.runs.record import RunRecord
 
 BESIDE = frozenset({
-    "title", "about", "algorithm", "algorithms", "seed", "seeds", "metric", "target", "baseline", "claims",
+    "title", "about", "algorithm", "algorithms", "seed", "seeds", "metric", "target", "baseline",
     "scales", "sweep", "callbacks",
 })  # fmt: skip
 """Keys of a recipe that describe a comparison, or are given to each of its runs."""
