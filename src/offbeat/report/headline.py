@@ -335,5 +335,5 @@ def _planned_seeds(groups: Mapping[str, Sequence[RunRecord]]) -> range:
 
 
 def _are_comparable(run: RunRecord, other: RunRecord) -> bool:
-    """Whether two runs are of one kind of processor; a run that recorded none is paired with any."""
-    return not run.processors or not other.processors or run.processors == other.processors
+    """Whether two runs are of one kind of processor."""
+    return run.processors == other.processors

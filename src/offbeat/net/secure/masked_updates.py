@@ -10,7 +10,7 @@ from offbeat.core.commands import Train
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.net.messages import UpdateAck, UpdateSubmission
-from offbeat.net.secure.helpers import ServedRun
+from offbeat.net.secure.served_run import ServedRun
 from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, check_lr, check_steps
 from offbeat.secure.committee import Committee

@@ -8,10 +8,9 @@ a release goes on where it was: it is checked again, or its helpers are asked ag
 import logging
 import os
 from array import array
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import repeat
 from math import inf
-from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -35,11 +34,10 @@ from offbeat.core.privacy.sums import Integers
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.monitor.snapshot import HelpersView
 from offbeat.net.secure.helper_committee import HelperCommittee
-from offbeat.net.secure.helpers import Helpers, NoHelpers, ServedRun
 from offbeat.net.secure.masked_updates import MaskedUpdateCheck, unpack
 from offbeat.net.secure.release_evidence import ReleaseEvidence
 from offbeat.net.secure.release_seeds import ReleaseSum
-from offbeat.net.server.effects import Measurements
+from offbeat.net.secure.served_run import ServedRun
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
@@ -48,11 +46,10 @@ from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntr
 from offbeat.secure.invalid_sums import invalid_sum
 from offbeat.secure.messages import UnmaskRefused, UnmaskShare
 from offbeat.secure.refusals import SecureRefusal
-from offbeat.secure.unmasking import Unmasking, UnmaskingPhase, UnmaskingTimes
+from offbeat.secure.unmasking import Unmasking, UnmaskingPhase
 from offbeat.secure.voted_unmasking import VotedUnmasking
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 AnyUnmasking = Unmasking | VotedUnmasking
 _NOBODY = -1  # the client of a task whose update has not arrived
 FAILURES = 3
@@ -71,10 +68,8 @@ class SecureAggregation:
     Args:
         run: The run: it applies the events, and sends the messages.
         plan: What is fixed for the releases of the run.
-        times: How long an unmasking waits.
-        lease: Seconds in which a helper sends three heartbeats.
-        new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
-            the recorded one goes on.
+        options: The server's options: how long an unmasking waits, in which time a helper sends three
+            heartbeats, and names of a new committee in place of the recorded one.
         draw: Draws a number of random bytes.
 
     Attributes:
@@ -87,24 +82,20 @@ class SecureAggregation:
         self,
         run: ServedRun,
         plan: ReleasePlan,
-        times: UnmaskingTimes,
-        lease: float,
-        new_helpers: tuple[str, ...] | None = None,
+        options: ServerOptions,
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
         release = run.tensors.release
         assert isinstance(release, AwaitedSums)
-        self._run, self._plan, self._times, self._sums = run, plan, times, release
-        self._lease = lease
+        self._run, self._plan, self._times, self._sums = run, plan, options.unmasking, release
+        self._lease = options.lease
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
-        self.helpers = HelperCommittee(plan, new_helpers, self.evidence.out, run.close, draw)
+        self.helpers = HelperCommittee(plan, options.helpers, self.evidence.out, run.close, draw)
         self.recorded: Mapping[Version, ReleaseSum] = {}
         # The client of each task whose update has arrived: four bytes a task.
         self._owners = array("i")
         # The helpers that were late in the last release.
         self._slow: frozenset[str] = frozenset()
-        # Evaluations that are recorded once sites are heard again.
-        self._unheard: Measurements = []
         # What a site is told when it is there, by its client.
         self._untold: dict[ClientId, str] = {}
         # The manifest of the release at hand, once it is fixed.
@@ -141,9 +132,14 @@ class SecureAggregation:
         return self.helpers.connected
 
     @property
-    def busy(self) -> bool:
-        """Whether sites are not heard: a release waits for its sum, or tasks for their new committee."""
-        return bool(self._sums.waiting) or (self._run.server.begun and not self.helpers.ready)
+    def ready(self) -> bool:
+        """Whether the committee is there."""
+        return self.helpers.ready
+
+    @property
+    def away(self) -> tuple[str, ...]:
+        """Names of the helpers for which the committee waits."""
+        return tuple(self.helpers.away)
 
     @property
     def waiting(self) -> Version | None:
@@ -248,10 +244,6 @@ class SecureAggregation:
         if (text := self._untold.pop(client, None)) is not None:
             self._run.send(self._run.registry.by_client[client].name, Rejected(text, final=False))
 
-    def remember(self, sums: Mapping[Version, ReleaseSum]) -> None:
-        """Have the sums that an earlier process made durable, and no others."""
-        self.recorded = sums
-
     def recall(self, event: Event) -> None:
         """Have the sum of a release ready that is about to be repeated. Raises `RunError` without it."""
         if isinstance(event, Released) and not event.reason:
@@ -263,10 +255,6 @@ class SecureAggregation:
         # An earlier process may have formed the sum of these updates.
         self._formed_sum = self._manifest is not None
 
-    def check_snapshots(self) -> None:
-        """Raises `TypeError`: the committee, and what releases have shown of helpers, are in the journal."""
-        raise TypeError("with secure aggregation, what is known of helpers follows from the journal")
-
     def _recorded_sum(self, event: Released) -> Integers:
         record = self.recorded.get(event.version)
         if record is None or record.tasks != self._release.tasks:
@@ -277,57 +265,7 @@ class SecureAggregation:
             )
         return record.total
 
-    # ---- what a release holds up ----
-
-    def settle(self, now: float, event: Event, settled: Callable[[], object]) -> None:
-        """Call `settled` if an event has been carried out; else begin with the release that waits."""
-        if not self._sums.waiting:
-            settled()
-        elif not isinstance(event, Released):
-            # `_finish` begins with the next release.
-            self._begin(now)
-
-    def unless_waiting(
-        self, action: Callable[[], object], instead: Callable[[], object] = lambda: None
-    ) -> None:
-        """Do something, but not while a release waits for its sum: then do something else."""
-        if self._sums.waiting:
-            instead()
-        else:
-            action()
-
-    def when_ready(self, action: Callable[[], object]) -> None:
-        """Do something, but not before the committee is there."""
-        if self.helpers.ready:
-            action()
-        else:
-            log.info("the run waits for helpers", extra={"helpers": ", ".join(self.helpers.away)})
-
-    def while_heard(self, steps: Iterable[object]) -> None:
-        """Take steps until one of them has a release wait, after which no site is heard."""
-        if self.busy:
-            return
-        for _ in steps:
-            if self.busy:
-                return
-
-    def postpones(self, name: str) -> bool:
-        """Whether messages of a site are to be passed later."""
-        return self.busy and name not in self.names
-
-    def measured(self, measurements: Measurements) -> Measurements:
-        """The evaluations to record now: none while sites are not heard, unless the run is over."""
-        self._unheard += measurements
-        if self.busy and self._run.stopped is None:
-            return []
-        heard, self._unheard = self._unheard, []
-        return heard
-
     # ---- helpers ----
-
-    def choose(self, name: str, *, helper: T, site: T) -> T:
-        """The value for a helper or the value for a site: whichever of them has this name."""
-        return helper if name in self.names else site
 
     def receive(self, now: float, name: str, message: FromSite, registered: Registered) -> None:
         """Process a message of a helper.
@@ -436,21 +374,16 @@ class SecureAggregation:
         if self._unmasking is not None:
             self._follow(now, self._unmasking.tick(now))
         elif self._sums.waiting and self.helpers.ready and now >= self._ask_at:
-            self._begin(now)
+            self.begin_release(now)
 
-    def next_due(self, sites: Callable[[], float]) -> float:
-        """When `tick` is to be called next, in seconds of the run's clock.
-
-        Args:
-            sites: Says when something of the sites is due, while they are heard.
-        """
-        if not self.busy:
-            return sites()
+    @property
+    def deadline(self) -> float:
+        """When `tick` is to be called next while the run waits, in seconds of its clock."""
         if self._unmasking is not None:
             return self._unmasking.deadline
         return self._ask_at if self._sums.waiting and self.helpers.ready else inf
 
-    def _begin(self, now: float) -> None:
+    def begin_release(self, now: float) -> None:
         """Begin the unmasking of the release that waits, or go on with it after a restart."""
         if not self.helpers.ready or self._unmasking is not None:
             return
@@ -495,10 +428,6 @@ class SecureAggregation:
         self._ended_stuck = is_given_up(reason) and self._stuck
         while self._sums.waiting:
             self._finish(now, reason.replace("{release}", str(self._release.version)), goes_on=False)
-
-    def if_it_may_go_on(self, last: T) -> T | None:
-        """None: the secrets of a run end with the run."""
-        return None
 
     @property
     def _release(self) -> Aggregate:
@@ -611,7 +540,7 @@ class SecureAggregation:
         self._part_with_sites(now)
         self._tell_sent_away(before[2])
         if goes_on and self._sums.waiting:
-            self._begin(now)
+            self.begin_release(now)
 
     # ---- helpers and sites that are to blame ----
 
@@ -670,15 +599,3 @@ class SecureAggregation:
                 run.send(site.name, refusal)
                 run.disconnect(site, refusal.reason)
                 run.apply(now, Left(site.client, reason=refusal.reason))
-
-
-def helpers_of(plan: ReleasePlan | None, options: ServerOptions) -> Callable[[ServedRun], Helpers]:
-    """Makes the helpers of a run for its driver: those of its committee, or none.
-
-    Args:
-        plan: What is fixed for the releases of the run. None means that there are none.
-        options: The server's options.
-    """
-    if plan is None or plan.privacy.secure is None:
-        return lambda _: NoHelpers()
-    return lambda run: SecureAggregation(run, plan, options.unmasking, options.lease, options.helpers)

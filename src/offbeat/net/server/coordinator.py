@@ -51,7 +51,6 @@ from offbeat.experiment import PreparedRun
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.secure.release_seeds import FreshSeeds
-from offbeat.net.secure.secure_aggregation import helpers_of
 from offbeat.net.server.collapse import SavedCollapse, parameter_norm
 from offbeat.net.server.driver import Driver, SavedDriver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
@@ -88,7 +87,7 @@ class Coordinator:
         algorithm: The algorithm that is driven.
         now: The latest time, in seconds of the run's clock.
         rejected: Number of messages that were not accepted, by the kind of their error.
-        helpers: The run's helpers.
+        helpers: The run's helpers. None means that it has none.
 
     Raises:
         UsageError: The algorithm requires what a network has not.
@@ -104,7 +103,7 @@ class Coordinator:
         algorithm = run.algorithm
         check_algorithm(algorithm)
         self.experiment, self.algorithm, self.options, self.info = run.experiment, algorithm, options, info
-        driver = self.driver = Driver(run, options, helpers_of(run.release_plan, options), seeds)
+        driver = self.driver = Driver(run, options, seeds)
         self.helpers = driver.helpers
         self.server, self.tensors, self.registry = driver.server, driver.tensors, driver.registry
         self._handler = MessageHandler(driver, run, info, options)
@@ -114,6 +113,8 @@ class Coordinator:
         self._initial_norm = parameter_norm(run.initial)
         self._ticked = 0.0
         self._next_evaluation = 0.0
+        # Evaluations that are recorded once sites are processed again.
+        self._unrecorded: Measurements = []
 
     @property
     def stopped(self) -> str | None:
@@ -130,17 +131,20 @@ class Coordinator:
             name: The site's name.
             message: The message.
         """
-        receive = self.helpers.choose(name, helper=self._receive_of_helper, site=self._handler.handle)
-        receive(self._clock(now), name, message)
-
-    def _receive_of_helper(self, now: float, name: str, message: FromSite) -> None:
-        registered = self._handler.registered(name, self.helpers.names.index(name))
-        self.helpers.receive(now, name, message, registered)
-        self._handler.begin_if_ready(now)
+        now = self._clock(now)
+        if self.helpers is not None and name in self.helpers.names:
+            registered = self._handler.registered(name, self.helpers.names.index(name))
+            self.helpers.receive(now, name, message, registered)
+            self._handler.begin_if_ready(now)
+        else:
+            self._handler.handle(now, name, message)
 
     def postpones(self, name: str) -> bool:
         """Whether messages of a site are to be passed later: helpers are waited for."""
-        return self.helpers.postpones(name)
+        return self.driver.hold is not None and not self._is_helper(name)
+
+    def _is_helper(self, name: str) -> bool:
+        return self.helpers is not None and name in self.helpers.names
 
     def heartbeat(self, now: float, name: str, message: Heartbeat | None = None) -> None:
         """Note a sign of life of a site, which has been answered already or needs no answer.
@@ -150,18 +154,16 @@ class Coordinator:
             name: The site's name.
             message: The site's heartbeat; None means another sign of life.
         """
-        if name in self.helpers.names:
-            self._receive_of_helper(self._clock(now), name, message or Heartbeat())
-            return
-        self._handler.on_heartbeat(now, name, message)
+        if self._is_helper(name):
+            self.receive(now, name, message or Heartbeat())
+        else:
+            self._handler.on_heartbeat(now, name, message)
 
     def disconnected(self, now: float, name: str) -> None:
         """Note that a site's connection has ended: its lease goes on."""
-        leave = self.helpers.choose(name, helper=self.helpers.disconnected, site=self._site_disconnected)
-        leave(self._clock(now), name)
-
-    def _site_disconnected(self, now: float, name: str) -> None:
-        if name in self.registry.sites:
+        if self.helpers is not None and name in self.helpers.names:
+            self.helpers.disconnected(self._clock(now), name)
+        elif name in self.registry.sites:
             self.registry.sites[name].connected = False
 
     def may_register(self, now: float, name: str) -> bool:
@@ -177,8 +179,13 @@ class Coordinator:
         the server that was away.
         """
         now = self._clock(now)
-        self.helpers.tick(now)
-        self.helpers.while_heard(self._due(now))
+        if self.helpers is not None:
+            self.helpers.tick(now)
+        if self.driver.hold is None:
+            for _ in self._due(now):
+                # An event may have begun a release that waits.
+                if self.driver.hold is not None:
+                    break
         if now >= self._end():
             self.stop(now, self.experiment.until.out_of_time)
         self._evaluate_at_clients(now)
@@ -218,7 +225,9 @@ class Coordinator:
             return inf
         if self.driver.ending is not None:
             return self._evaluations_due()
-        return min(self.helpers.next_due(self._sites_due), self._end())
+        if self.helpers is not None and self.driver.hold is not None:
+            return min(self.helpers.deadline, self._end())
+        return min(self._sites_due(), self._end())
 
     def _evaluations_due(self) -> float:
         """When the evaluations at the sites are due."""
@@ -234,7 +243,7 @@ class Coordinator:
     def stop(self, now: float, reason: str) -> None:
         """End the run; a release that waits for its helpers fails."""
         now = self._clock(now)
-        if self.driver.ending is None:
+        if self.driver.ending is None and self.helpers is not None:
             self.helpers.fail(now, f"{RUN_ENDED}{reason}")
         self.driver.stop(reason)
 
@@ -250,8 +259,16 @@ class Coordinator:
     # ---- evaluation ----
 
     def evaluated(self, measurements: Measurements) -> None:
-        """Record the metrics of versions that were evaluated; later, while a release waits for helpers."""
-        for evaluation, metrics in self.helpers.measured(measurements):
+        """Record the metrics of versions that were evaluated.
+
+        While sites are not processed they wait, unless the run is over: so an evaluation leads to nothing
+        that would come before a version.
+        """
+        self._unrecorded += measurements
+        if self.driver.hold is not None and self.stopped is None:
+            return
+        measurements, self._unrecorded = self._unrecorded, []
+        for evaluation, metrics in measurements:
             if self.driver.client_evaluations is None:
                 self._record(evaluation, metrics, {})
             else:
@@ -329,7 +346,7 @@ class Coordinator:
         clients = max(self.options.clients, len(self.registry.sites))
         effects.meta = {"duration": self.now, "clients": clients, "rejected": dict(self.rejected)}
         effects.meta["warning"] = self.driver.collapse.warning
-        effects.meta["helpers"] = None if self.helpers.view is None else self.helpers.view.problem
+        effects.meta["helpers"] = None if self.helpers is None else self.helpers.view.problem
         return effects
 
     # ---- the state as plain data ----
@@ -340,7 +357,8 @@ class Coordinator:
         Raises:
             TypeError: It cannot be saved, and why.
         """
-        self.helpers.check_snapshots()
+        if self.helpers is not None:
+            raise TypeError("with secure aggregation, what is known of helpers follows from the journal")
         if not self.algorithm.schedule.snapshots:
             raise TypeError(f"the schedule of {self.algorithm.name} does not say snapshots = True")
         return SavedRun(self.driver.save(), self.evaluations.save(), self.driver.collapse.save())
@@ -388,5 +406,6 @@ class Coordinator:
         """End the repetition at a time: from now on events are new, and every site has a new lease."""
         self.now = self._ticked = self._next_evaluation = max(now, self.server.now)
         self.driver.deadlines.since = self.now
-        self.helpers.recovered()
+        if self.helpers is not None:
+            self.helpers.recovered()
         renew_leases(self.registry.sites.values(), self.now)

@@ -22,12 +22,17 @@ Rules
    and `engine.tensors` is None where no tensor is to be touched. `replay` puts both back, whatever happens.
 8. An update is logged before its event is applied, which may make a version in the update's memory. Nobody
    reads the update's values afterwards.
-9. `collapse` hears of a rollback when it is made, so nothing that it counts in a row goes on across one.
-   Repeated events do not tell it: who has it judge the recorded evaluations again tells it of the rollbacks.
+9. A run with secure aggregation waits in two cases, which `hold` tells: a release waits for the sum of its
+   masks, or the next tasks for a new committee. In both, events of sites would come before a version that is
+   not there yet. So the coordinator processes no message of a site, no lease and no timer; evaluations are
+   recorded later; and no checkpoint is written while a release waits. Helpers are always processed.
+10. `collapse` hears of a rollback when it is made, so nothing that it counts in a row goes on across one.
+    Repeated events do not tell it: who has it judge the recorded evaluations again tells it of the rollbacks.
 """
 
 import logging
 from collections.abc import Callable, Iterable
+from enum import Enum
 from functools import partial
 from math import inf
 
@@ -68,8 +73,8 @@ from offbeat.net.messages import (
     TaskRecall,
     UploadGrant,
 )
-from offbeat.net.secure.helpers import Helpers, ServedRun
 from offbeat.net.secure.release_seeds import FreshSeeds
+from offbeat.net.secure.secure_aggregation import SecureAggregation
 from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.deadlines import Deadlines
@@ -80,6 +85,13 @@ from offbeat.net.server.site_directions import SiteDirections
 from offbeat.net.server.site_registry import Registry, SavedRegistry, SiteRecord
 
 log = logging.getLogger(__name__)
+
+
+class Hold(Enum):
+    """What a run waits for."""
+
+    RELEASE = "the sum of a release, from its helpers"
+    COMMITTEE = "a new committee, for which the next tasks are masked"
 
 
 class SavedDriver(Struct, frozen=True):
@@ -100,7 +112,6 @@ class Driver:
     Args:
         run: The run.
         options: The server's options.
-        helpers: Makes the run's helpers.
         seeds: The seeds of its releases. None means fresh ones.
 
     Attributes:
@@ -110,7 +121,7 @@ class Driver:
         stopped: Why the run ended, which the sites are told; None before.
         leases: The leases of the sites.
         deadlines: The deadlines of the tasks in training.
-        helpers: The run's helpers.
+        helpers: The run's helpers, and the releases that they unmask. None means that it has no helpers.
         log_update: Writes an update so that a commit can make it durable; by default a copy is kept.
         directions: Direction and size of each site's updates.
         collapse: Judges the evaluations of versions.
@@ -124,7 +135,6 @@ class Driver:
         self,
         run: PreparedRun,
         options: ServerOptions,
-        helpers: Callable[[ServedRun], Helpers],
         seeds: FreshSeeds | None = None,
     ) -> None:
         self.seeds, experiment = seeds or FreshSeeds(), run.experiment
@@ -151,7 +161,9 @@ class Driver:
                 self.registry, self.send, self._evaluate_here if every.at_server else None,
                 options.evaluation_timeout, run.higher_is_better,
             )  # fmt: skip
-        self.helpers = helpers(self)
+        self.helpers: SecureAggregation | None = None
+        if run.release_plan is not None and run.release_plan.privacy.secure is not None:
+            self.helpers = SecureAggregation(self, run.release_plan, options)
 
     def _begin_times(self) -> None:
         """Forget the times of leases and deadlines."""
@@ -160,6 +172,20 @@ class Driver:
 
     def _record(self, row: Row) -> None:
         self.effects.rows.append(row)
+
+    # ---- what waits ----
+
+    @property
+    def hold(self) -> Hold | None:
+        """Why the run waits for helpers; None means that it goes on.
+
+        Until it goes on, sites are not processed: their events would come before the version that waits.
+        """
+        if self.tensors.release.waiting:
+            return Hold.RELEASE
+        if self.helpers is not None and self.server.begun and not self.helpers.ready:
+            return Hold.COMMITTEE
+        return None
 
     # ---- events ----
 
@@ -192,7 +218,11 @@ class Driver:
         if made and any(isinstance(c, Aggregate) and evaluate.after(c.version) for c in commands):
             # The tasks are sent first, so that a site trains while it evaluates.
             self.evaluate(now)
-        self.helpers.settle(now, event, partial(self._settle, now))
+        if self.helpers is None or not self.tensors.release.waiting:
+            self._settle(now)
+        elif not isinstance(event, Released):
+            # The end of a release begins the next one itself.
+            self.helpers.begin_release(now)
 
     def _settle(self, now: float) -> None:
         """Draw the consequences of an event that has been carried out, up to its version."""
@@ -279,11 +309,12 @@ class Driver:
                     self.tensors.admit(event.client, event.task, event.steps, result)
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = GoodVersion(event.to, partial(load_version, event.to))
-                if load is not None:
+                if load is not None and self.helpers is not None:
                     self.helpers.recall(event)
                 self._advance(row.t, event, result)
                 self._keep_good(good)
-                self.helpers.unless_waiting(self._check_limits)
+                if not self.tensors.release.waiting:
+                    self._check_limits()
         finally:
             self.engine.record, self.engine.tensors, self.seeds.repeating = self._record, self.tensors, False
             # What is left here is not recorded: an update that is damaged now was not damaged then.
@@ -324,7 +355,8 @@ class Driver:
     def _advance(self, now: float, event: Event, result: LocalResult | None) -> list[Command]:
         """Apply an event to the engine and the registry; returns the commands."""
         commands = self.engine.apply(now, event, result)
-        self.helpers.enter_event(event)
+        if self.helpers is not None:
+            self.helpers.enter_event(event)
         task, remembered = self.server.current_task, self._options.remembered
         for lost in self.registry.enter_event(now, event, task, remembered):
             self.tensors.lose(lost)
@@ -357,7 +389,7 @@ class Driver:
         for site in self.registry.sites.values():
             if site.connected:
                 self.send(site.name, RunFinished(reason))
-        for name in sorted(self.helpers.connected):
+        for name in sorted(() if self.helpers is None else self.helpers.connected):
             self.send(name, RunFinished(reason))
 
     def _check_limits(self) -> None:

@@ -30,6 +30,7 @@ from offbeat.net.audit_record import open_audit
 from offbeat.net.monitor.snapshot import MirrorView
 from offbeat.net.server import recovery_snapshot, stored_updates
 from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.driver import Hold
 from offbeat.net.server.effects import Effects, LoggedUpdate, SiteRow
 from offbeat.net.server.mirror import MIRROR, Act, Mirror, NoMirror
 from offbeat.net.server.recovery import recover
@@ -117,7 +118,8 @@ class DurableStore:
             self._files = StateFiles(store, coordinator.tensors.release, keep=self._keep)
             on_error.callback(self._files.close)
             coordinator.driver.seeds.recorded = self._files.secrets.read()
-            coordinator.helpers.remember(self._files.secrets.read_sums())
+            if coordinator.helpers is not None:
+                coordinator.helpers.recorded = self._files.secrets.read_sums()
             if meta is None:
                 record, until = read_run(directory), coordinator.experiment.until
                 recover(record, coordinator, self._snapshots)
@@ -251,9 +253,8 @@ class DurableStore:
 
         Not while a release waits for its sum: the version of the journal is not there yet.
         """
-        coordinator.helpers.unless_waiting(partial(self._checkpoint, coordinator))
-
-    def _checkpoint(self, coordinator: Coordinator) -> None:
+        if coordinator.driver.hold is Hold.RELEASE:
+            return
         begun = time.monotonic()
         forget = stored_updates.at_checkpoint(self._keep)
         others = [*forget, (INSERT, self.audit.take()), *self._snapshots.statements()]
@@ -261,7 +262,8 @@ class DurableStore:
         self.audit.written()
         self._leave_good_version(coordinator.tensors)
         coordinator.driver.seeds.recorded = {}
-        coordinator.helpers.remember({})
+        if coordinator.helpers is not None:
+            coordinator.helpers.recorded = {}
         self._logged, self._small, self._rows, self._saved = 0, 0, 0, time.monotonic()
         # Checkpoints take at most 5 % of the time.
         self._pause = max(self._least_pause, 20 * (self._saved - begun))
@@ -281,7 +283,8 @@ class DurableStore:
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> Model:
         """End the run: write its final model, by tensor names, and its summary; returns the model."""
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
-        last = coordinator.helpers.if_it_may_go_on(coordinator.tensors)
+        # The secrets of a run end with the run, so a secure one cannot go on under other limits.
+        last = coordinator.tensors if coordinator.helpers is None else None
         self.audit.finish()
         forget = stored_updates.at_checkpoint(self._keep)
         others = [*forget, (INSERT, self.audit.take()), recovery_snapshot.DELETE]

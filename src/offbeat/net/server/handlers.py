@@ -7,7 +7,6 @@ back in time is told again what it may have missed.
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -44,7 +43,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.secure.update_checks import update_check_of
 from offbeat.net.server.circuit_breaker import CircuitBreaker
-from offbeat.net.server.driver import Driver
+from offbeat.net.server.driver import Driver, Hold
 from offbeat.net.server.effects import SiteRow
 from offbeat.net.server.metric_names import MetricNames
 from offbeat.net.server.server_options import ServerOptions
@@ -56,6 +55,7 @@ from offbeat.net.server.validation import (
     check_register,
     check_steps,
 )
+from offbeat.secure.refusals import SecureRefusal
 from offbeat.units import duration_text
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class MessageHandler:
         self._names = MetricNames(("loss", "norm", *self._ranges))
         form = UpdateForm(run.algorithm.codec, options.norm_bound, self._ranges)
         check = update_check_of(run.release_plan, form, driver.tensors, driver.directions)
-        self._updates = driver.helpers.update_check(check)
+        self._updates = check if driver.helpers is None else driver.helpers.update_check(check)
         self._told_diverged = False
 
     def handle(self, now: float, name: str, message: FromSite) -> None:
@@ -192,7 +192,12 @@ class MessageHandler:
     def _on_register(self, now: float, name: str, register: Register) -> None:
         info, driver = self._info, self._driver
         try:
-            driver.helpers.check_site(name, register)
+            if driver.helpers is not None:
+                driver.helpers.check_site(name, register)
+            elif register.public_key:
+                raise InvalidUpdateError(
+                    SecureRefusal.NOT_A_HELPER.format(name=name, helpers="none"), "helper"
+                )
             most, unit = self._options.max_samples, self._updates.samples_unit
             check_register(register, info.classes, self._labels_needed, most, unit)
             self._check_clients(name)
@@ -216,7 +221,7 @@ class MessageHandler:
             return
         if not site.present and self._is_blocked(now, site):
             return
-        refusal = driver.helpers.site_refusal(site.client)
+        refusal = None if driver.helpers is None else driver.helpers.site_refusal(site.client)
         if refusal is not None:
             self._send(name, refusal)
             driver.disconnect(site, refusal.reason)
@@ -231,9 +236,10 @@ class MessageHandler:
             self.breaker.record_failure(now, name)
             if self._is_blocked(now, site):
                 return
-        take_part = partial(self._take_part, now, site, register, epoch, changed=changed)
-        release_waits = partial(driver.disconnect, site, "sites are not heard while a release waits")
-        driver.helpers.unless_waiting(take_part, release_waits)
+        if driver.hold is Hold.RELEASE:
+            driver.disconnect(site, "sites are not heard while a release waits")
+        else:
+            self._take_part(now, site, register, epoch, changed=changed)
 
     def _take_part(
         self, now: float, site: SiteRecord, register: Register, epoch: int, *, changed: bool
@@ -273,11 +279,13 @@ class MessageHandler:
         info, options = self._info, self._options
         shares = options.share_model is not None
         message = Registered(client, info.run, info.spec, options.lease, shares)
-        return self._driver.helpers.registered(name, message)
+        helpers = self._driver.helpers
+        return message if helpers is None else helpers.registered(name, message)
 
     def _tell_registered(self, site: SiteRecord) -> None:
         self._send(site.name, self.registered(site.name, site.client))
-        self._driver.helpers.greet(site)
+        if self._driver.helpers is not None:
+            self._driver.helpers.greet(site)
 
     def _is_blocked(self, now: float, site: SiteRecord) -> bool:
         """Whether a site's circuit is open, which it is told."""
@@ -291,11 +299,14 @@ class MessageHandler:
 
     def begin_if_ready(self, now: float) -> None:
         """Begin once enough sites, and all helpers, are there; a restarted server may need fewer sites."""
-        begins = not self._server.begun and self._driver.ending is None
-        if begins and len(self._server.fleet) >= self._options.clients:
-            self._driver.helpers.when_ready(partial(self._begin, now))
-
-    def _begin(self, now: float) -> None:
+        if self._server.begun or self._driver.ending is not None:
+            return
+        if len(self._server.fleet) < self._options.clients:
+            return
+        helpers = self._driver.helpers
+        if helpers is not None and not helpers.ready:
+            log.info("the run waits for helpers", extra={"helpers": ", ".join(helpers.away)})
+            return
         if self._every.versions is not None:
             self._driver.evaluate(now)
         self._driver.apply(now, Begin())

@@ -147,9 +147,9 @@ class Service:
             raise
         finally:
             await self._close()
-        helpers = self._coordinator.helpers.view
-        if helpers is not None and helpers.stuck:
-            raise RunError(f"the run has ended: {reason}; but {helpers.problem}")
+        helpers = self._coordinator.helpers
+        if helpers is not None and helpers.view.stuck:
+            raise RunError(f"the run has ended: {reason}; but {helpers.view.problem}")
         return reason
 
     @property

@@ -41,7 +41,7 @@ def snapshot(coordinator: Coordinator, label: str, title: str = "") -> Snapshot:
         warning=c.driver.collapse.warning,
         diverged=c.tensors.guard.diverged if c.tensors.guard is not None else None,
         privacy=engine.ledger.summary() if engine.ledger is not None else None,
-        helpers=c.helpers.view,
+        helpers=None if c.helpers is None else c.helpers.view,
         begins_with=c.options.clients if c.driver.began == inf else None,
         mirror=None,  # which the coordinator does not know
         began=None if c.driver.began == inf else c.driver.began,
