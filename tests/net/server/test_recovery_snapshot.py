@@ -309,6 +309,8 @@ NOT_SAVED = {
         "helpers": "the driver's", "server": "the driver's", "tensors": "the driver's",
         "registry": "the driver's", "_initial_norm": "given", "rejected": "in the table meta",
         "_handler": "its circuit breaker begins anew at a start",
+        "_unrecorded": "no evaluation waits where there are snapshots",
+        "_unrecorded": "no evaluation waits where there are snapshots",
         "now": "the server's, at a start the recorded duration",
         "_ticked": "set at a start", "_next_evaluation": "set at a start",
     },
