@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.runs.record import find_runs
+from offbeat.runs.schema import FORMAT
 from tests.corpus.archive import unpack
 from tests.corpus.command_line import offbeat
 from tests.hostile import RUNS_CODE, spoil
@@ -44,7 +45,7 @@ def commands(
 
 
 def one_run(name: str, place: Path) -> Path:
-    (run,) = find_runs(unpack(5, name, place))
+    (run,) = find_runs(unpack(FORMAT, name, place))
     return run.path
 
 

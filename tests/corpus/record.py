@@ -159,7 +159,7 @@ def served(place: Path, run: Served) -> dict[str, Any]:
     entry = {
         "kind": f"served {run.left}", "serve": list(run.serve), "sites": list(run.data),
         "pace": list(run.pace), "join": list(run.join), "helpers": list(run.helpers),
-        "tokens": run.tokens, "own": run.own, "unnamed": run.unnamed,
+        "tokens": run.tokens, "own": run.own,
     }  # fmt: skip
     if run.tokens:
         enrol(place, len(run.data))

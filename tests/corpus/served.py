@@ -27,8 +27,6 @@ class Served:
         log: Whether updates are written to updates.log, as large ones are.
         away: Whether the first site is killed in mid-run, until its lease has ended.
         tokens: Whether sites show tokens.
-        unnamed: Whether the algorithm is recorded by a name that no command can make it by, as for the parts
-            of other algorithms under "with" of a served run.
     """
 
     recipe: Recipe
@@ -43,7 +41,6 @@ class Served:
     log: bool = False
     away: bool = False
     tokens: bool = False
-    unnamed: bool = False
 
 
 BASE: Recipe = {
@@ -129,7 +126,7 @@ _KINDS: dict[str, dict[Left, Served]] = {
     "served-codec": left(
         {"algorithm": {**FEDBUFF["algorithm"], "with": {"codec": {"kind": "sparse_quantised", "levels": 4}}},
          "callbacks": ["csv"]},
-        "finished", "killed", unnamed=True,
+        "finished", "killed",
     ),
     "served-robust": left(
         {"algorithm": {"name": "fedbuff", "size": 3, "steps": 2,

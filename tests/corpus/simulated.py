@@ -104,27 +104,9 @@ ALGORITHMS = {
 EQUAL = {"seconds_per_step": [0.1, 0.2, 0.3, 0.7]}
 
 
-def punctual(q: tuple[int, int], seconds: list[float], late: int, jitter: float, tasks: int) -> Simulated:
-    """FedCompass with λ = 1, where all but one client arrive at T_max up to rounding."""
-    spread = [jitter if client == late else 0.0 for client in range(len(seconds))]
-    return Simulated(
-        {
-            "clients": len(seconds), "seed": 0, "until": {"tasks": tasks}, "evaluate": {"versions": 10},
-            "algorithm": {"name": "fedcompass", "q_min": q[0], "q_max": q[1], "latest": 1.0},
-            "world": {"seconds_per_step": seconds, "jitter": spread},
-        },
-        stops=tasks // 3,
-    )  # fmt: skip
-
-
 COMPASS = {
     "fedcompass-away": of("fedcompass", q_min=2, q_max=6, normalize=True, speed_memory=0.5, world=AWAY),
     "fedcompass-ties": of("fedcompass", q_min=1, q_max=5, latest=1.0, world=EQUAL),
-    # In each of these a client that is on time arrives after its group's timer, by rounding.
-    "fedcompass-split-3": punctual((2, 9), [0.2, 1.1, 0.1], late=0, jitter=0.3, tasks=30),
-    "fedcompass-split-5": punctual((2, 9), [1.5, 0.3, 0.1, 1.7, 1.0], late=1, jitter=0.3, tasks=50),
-    "fedcompass-split-6": punctual((1, 5), [0.3, 0.3, 0.9, 1.0, 1.9, 1.1], late=2, jitter=0.5, tasks=60),
-    "fedcompass-split-often": punctual((1, 5), [1.0, 1.9, 0.3, 0.4, 0.7, 1.4], late=3, jitter=0.1, tasks=150),
 }
 
 LAYERS = {
@@ -374,17 +356,6 @@ OWN = {
         },
         stops=20, own=True,
     ),
-    "guard-unequal": Simulated(
-        {
-            "clients": 6, "model": {"name": f"{MODULE}:linear", "options": {"zero": True}},
-            "data": {"dataset": f"{MODULE}:hospitals", "options": {"sizes": [1, *[4000] * 5]}},
-            "training": {"lr": 0.1, "batch_size": 1000},
-            "algorithm": {"name": "fedcompass", "q_min": 2, "q_max": 6},
-            "world": {"seconds_per_step": [0.06, 1.0, 1.1, 1.2, 1.3, 1.4]},
-            "until": {"tasks": 60}, "evaluate": {"versions": 10},
-        },
-        stops=40, own=True,
-    ),  # honest updates that the guard skips: one fast client of one sample makes the first versions
 }  # fmt: skip
 
 SIMULATED: dict[str, Simulated] = {**ALGORITHMS, **COMPASS, **LAYERS, **OWN}

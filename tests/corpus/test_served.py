@@ -68,7 +68,7 @@ def test_a_server_recovers_what_it_recovered_then(number: int, name: str, tmp_pa
             assert tensor.numpy().tobytes() == theirs[key].numpy().tobytes(), key
         else:
             assert torch.allclose(tensor, theirs[key], rtol=1e-4, atol=1e-5), key
-    assert offbeat("verify", run, *own_options(entry))[0] == (1 if entry["unnamed"] else 0)
+    assert offbeat("verify", run, *own_options(entry))[0] == 0
 
 
 def approximately(value: Any, *, exact: bool) -> Any:
@@ -97,9 +97,8 @@ def test_a_served_run_goes_on_to_its_end(number: int, name: str, tmp_path: Path)
     assert record.status == "finished"
     assert record.journal[: len(rows)] == rows
     assert record.length > len(rows)
-    if not entry["unnamed"]:
-        code, printed = offbeat("verify", folder, *own_options(entry))
-        assert (code, printed[:11]) == (0, "problems 0;"), printed
+    code, printed = offbeat("verify", folder, *own_options(entry))
+    assert (code, printed[:11]) == (0, "problems 0;"), printed
 
 
 @pytest.fixture

@@ -84,14 +84,20 @@ def decisions(record: RunRecord) -> list[list[Any]]:
     return [[*(row[key] for key in DECISIONS), round(row["t"], 9)] for row in record.journal]
 
 
+def tensor_files(run: Path) -> dict[str, Path]:
+    """The files of tensors by what they are: a client's state has a number in the name of its file."""
+    checkpoint = read_run(run).checkpoint()
+    clients = {} if checkpoint is None else {file: f"client {c}" for c, file in checkpoint.clients.items()}
+    paths = {path.relative_to(run).as_posix(): path for path in run.rglob("*.safetensors")}
+    return {clients.get(name, name): path for name, path in paths.items()}
+
+
 def check_files(run: Path, twin: Path, *, exact: bool) -> None:
     """The tensors, and the tables of trackers, are those of the twin."""
-    found, expected = (
-        {p.relative_to(place).as_posix() for p in place.rglob("*.safetensors")} for place in (run, twin)
-    )
-    assert found == expected
-    for name in found:
-        ours, theirs = read_tensors(run / name), read_tensors(twin / name)
+    found, expected = tensor_files(run), tensor_files(twin)
+    assert found.keys() == expected.keys()
+    for name, path in found.items():
+        ours, theirs = read_tensors(path), read_tensors(expected[name])
         assert ours.keys() == theirs.keys()
         for key, tensor in ours.items():
             if exact:

@@ -15,6 +15,7 @@ from offbeat.report import write_html
 from offbeat.runs.database import open_database
 from offbeat.runs.lock import lock
 from offbeat.runs.record import find_runs, read_run
+from offbeat.runs.schema import FORMAT
 from offbeat.runs.verify import verify
 from offbeat.sim.replay import replay
 from tests.corpus.archive import unpack
@@ -51,7 +52,7 @@ def copied(path: Path) -> None:
 @pytest.fixture
 def stopped(tmp_path: Path) -> Path:
     """The directory of a run that was interrupted."""
-    return unpack(5, "fedbuff-stopped", tmp_path) / "run"
+    return unpack(FORMAT, "fedbuff-stopped", tmp_path) / "run"
 
 
 def label(path: Path) -> str:
