@@ -340,8 +340,8 @@ def test_other_columns_are_refused_at_joining(
     assert "age" not in refused.value.told
 
 
-def test_a_run_without_names_of_columns_says_nothing_of_them() -> None:
-    assert "columns" not in columns_spec(None).document()
+def test_a_run_without_names_of_columns_has_none_to_tell() -> None:
+    assert columns_spec(None).document()["columns"] == {}
     Site.of(ob.Dataset(X, Y.long(), 2)).make_learner(columns_spec(None), 0)
 
 
