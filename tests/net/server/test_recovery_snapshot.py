@@ -310,7 +310,6 @@ NOT_SAVED = {
         "registry": "the driver's", "_initial_norm": "given", "rejected": "in the table meta",
         "_handler": "its circuit breaker begins anew at a start",
         "_unrecorded": "no evaluation waits where there are snapshots",
-        "_unrecorded": "no evaluation waits where there are snapshots",
         "now": "the server's, at a start the recorded duration",
         "_ticked": "set at a start", "_next_evaluation": "set at a start",
     },
