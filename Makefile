@@ -141,12 +141,12 @@ SKIP ?=
 release-check: .venv-release/installed
 	.venv-release/bin/python scripts/check_release.py $(if $(REPOSITORY),--repository $(REPOSITORY)) $(if $(SKIP),--skip $(SKIP))
 
-# The section of the changelog; WRITE=--write writes it.
+# The next section of the changelog, from the fragments in changes/. WRITE=--yes writes it and deletes the fragments.
 VERSION ?= $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 WRITE ?=
 
 release-notes: .venv-release/installed
-	@.venv-release/bin/python scripts/release_notes.py $(VERSION) $(WRITE)
+	@.venv-release/bin/towncrier build --version $(VERSION) $(or $(WRITE),--draft)
 
 # The wheels, to copy to machines without a checkout, and their bill of materials.
 dist: env

@@ -32,7 +32,6 @@ import bill_of_materials
 import check_wheel
 import index_metadata
 import pins
-import release_notes
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = "https://example.org/offbeat/offbeat"
@@ -146,28 +145,17 @@ def citation(_: Release) -> str:
 
 
 def notes(release: Release) -> str:
-    """The notes are the changelog's section, or are made of the fragments."""
-    path = release.work / "notes.md"
+    """The changelog has a section of the version, and no fragment is left in changes/."""
     text = (ROOT / "CHANGELOG.md").read_text("utf-8")
-    written = f"## [{release.version}] - 20" in text
-    if written:
-        made = text.partition(f"## [{release.version}]")[2].partition("\n## ")[0]
-    else:
-        _, unreleased, _ = release_notes.split(text)
-        made = release_notes.section(
-            release.version, "DATE", unreleased, release_notes.rendered(release.version)
+    section = re.search(rf"^## {re.escape(release.version)}[: ].*\n(?s:(.*?))(?=^## |\Z)", text, re.MULTILINE)
+    left = [path.name for path in sorted((ROOT / "changes").iterdir()) if path.name != "README.md"]
+    if section is None or left:
+        raise FailedError(
+            f"CHANGELOG.md has {'a' if section else 'no'} section {release.version}, and changes/ has "
+            f"{len(left)} fragments: make release-notes WRITE=--yes VERSION={release.version}"
         )
-    path.write_text(made, encoding="utf-8")
-    left = len(release_notes.fragments())
-    if written and left:
-        raise FailedError(f"the changelog has the section, and {left} fragments are left in changes/")
-    if not re.search(r"^- ", made, re.MULTILINE):
-        raise FailedError("the notes have no entry")
-    shutil.copy2(path, release.dist / "notes.md")
-    entries = len(re.findall(r"^- ", made, re.MULTILINE))
-    return f"{entries} entries, {left} of them fragments; in notes.md" + (
-        "" if written else ", not written yet"
-    )
+    (release.dist / "notes.md").write_text(section[1].strip() + "\n", encoding="utf-8")
+    return f"{len(re.findall('^- ', section[1], re.MULTILINE))} entries; in notes.md"
 
 
 def commits(_: Release) -> str:
@@ -505,8 +493,8 @@ def remaining(release: Release) -> Iterable[str]:
             "register both names at the index with a pending trusted publisher; then set ON_INDEX in "
             "src/offbeat/core/installation.py and run python scripts/install_lines.py"
         )
-    if release_notes.fragments() or "## [Unreleased]" in (ROOT / "CHANGELOG.md").read_text("utf-8"):
-        yield f"write the notes: make release-notes WRITE=--write VERSION={release.version}"
+    if "\ndate-released: " not in (ROOT / "CITATION.cff").read_text("utf-8"):
+        yield "write the day of the release into CITATION.cff: date-released: YYYY-MM-DD, below version"
     if unpinned := _unpinned():
         yield f"replace the versions of {len(unpinned)} actions in .github/workflows by their commits' hashes"
     tag = f"v{release.version}"

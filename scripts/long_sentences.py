@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GENERATED = ("docs/findings.md", "docs/leaderboard.md", "docs/papers", "docs/peers.md", "CHANGELOG.md")
-"""Beginnings of the paths of pages that scripts write or that grow by fragments."""
+GENERATED = ("docs/findings.md", "docs/leaderboard.md", "docs/papers", "docs/peers.md")
+"""Beginnings of the paths of pages that scripts write."""
 
 _FENCE = re.compile(r"^\s*(```|~~~)")
 _NO_PROSE = re.compile(r"^\s*(\||#|!\[|:::|<!--|--8<--)|^ {4}")

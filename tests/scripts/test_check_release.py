@@ -55,6 +55,47 @@ def test_another_version_in_a_file_is_found(script: ModuleType, tmp_path: Path) 
         script.versions(release(script, tmp_path, "9.9.9"))
 
 
+def tree(tmp_path: Path, changelog: str, *fragments: str) -> Path:
+    root = tmp_path / "tree"
+    (root / "changes").mkdir(parents=True)
+    for name in ("README.md", *fragments):
+        (root / "changes" / name).write_text("What is new.\n", "utf-8")
+    (root / "CHANGELOG.md").write_text(f"# Changelog\n\n{changelog}", "utf-8")
+    return root
+
+
+def test_the_notes_are_the_section_of_the_version(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sections = "## 0.2.0 (2027-01-01)\n\n### Added\n\n- A.\n- B.\n\n\n## 0.1.0: what it does\n\n- C.\n"
+    monkeypatch.setattr(script, "ROOT", tree(tmp_path, sections))
+    made = release(script, tmp_path, "0.2.0")
+    assert script.notes(made) == "2 entries; in notes.md"
+    assert (tmp_path / "dist" / "notes.md").read_text("utf-8") == "### Added\n\n- A.\n- B.\n"
+    first = script.Release(ROOT, tmp_path / "work", tmp_path / "dist", "0.1.0", script.EXAMPLE)
+    assert script.notes(first) == "1 entries; in notes.md"
+
+
+@pytest.mark.parametrize(
+    ("changelog", "fragments", "found"),
+    [
+        ("## 0.1.0: what it does\n\n- C.\n", [], "no section 0.1, and changes/ has 0 fragments"),
+        ("## 0.1 (2027-01-01)\n\n- C.\n", ["+x.added.md"], "a section 0.1, and changes/ has 1 fragments"),
+    ],
+)
+def test_notes_that_are_not_written_are_found(
+    script: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changelog: str,
+    fragments: list[str],
+    found: str,
+) -> None:
+    monkeypatch.setattr(script, "ROOT", tree(tmp_path, changelog, *fragments))
+    with pytest.raises(script.FailedError, match=found):
+        script.notes(release(script, tmp_path, "0.1"))
+
+
 def test_a_check_whose_distributions_are_missing_is_not_done(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
