@@ -15,7 +15,7 @@ _COMMIT = re.compile(r"[0-9a-f]{7,40}")
 MARK = "†"
 """Note beside numbers that rest on a row whose commit cannot be checked out."""
 COMMITS = "row-commits.csv"
-"""File of the commits of which something is special; `scripts/row_commits.py` writes it."""
+"""File of the commits of which something is special; `offbeat_papers.row_commits` writes it."""
 
 
 def commit_state(commit: str) -> CommitState:

@@ -1,6 +1,6 @@
 """Make a sample of a study's rows again, and say which come out equal in every measured number.
 
-    python scripts/rows_again.py fedcompass/mnist --count 12
+    python -m offbeat_papers.rows_again fedcompass/mnist --count 12
 
 A row can be equal only on the kind of processor that made it, so the sample is of rows of this machine's
 kind. Rows of digests that the study no longer has are left out.
@@ -78,9 +78,9 @@ def main(words: Sequence[str]) -> int:
         compared = compare(cells, results, again)
     for cell, row, equal in compared:
         print(f"{cell.study.name} {cell.name}: {'equal' if equal else 'DIFFERENT'} (row of {row.commit})")
-    equal = sum(each for _, _, each in compared)
-    print(f"{equal} of {len(compared)} rows are equal on {kind_here('cpu')}")
-    return 0 if equal == len(compared) else 1
+    count = sum(equal for _, _, equal in compared)
+    print(f"{count} of {len(compared)} rows are equal on {kind_here('cpu')}")
+    return 0 if count == len(compared) else 1
 
 
 def _show(report: RunProgress) -> None:

@@ -7,8 +7,8 @@ from offbeat_papers.arm_rows import item_cells
 from offbeat_papers.load import make_study
 from offbeat_papers.measure import kind_here
 from offbeat_papers.rows import Results
+from offbeat_papers.rows_again import compare, sample
 from offbeat_papers.run import run_cells
-from scripts.rows_again import compare, sample
 from tests.papers.study_files import DOCUMENT, row
 
 

@@ -2,14 +2,14 @@
 
 import pytest
 
+from offbeat_papers import row_commits as script
 from offbeat_papers.provenance import commit_state, is_early, special_commits, uncommitted
-from scripts import row_commits as script
 
 
 @pytest.mark.skipif(not script.has_whole_history(), reason="the history is cut off, or there is none")
 def test_the_list_has_the_commits_that_the_history_has_not_and_those_before_the_rule() -> None:
     found = script.text_of(script.row_commits())
-    assert found == script.WRITTEN.read_text(encoding="utf-8"), "python scripts/row_commits.py"
+    assert found == script.WRITTEN.read_text(encoding="utf-8"), "python -m offbeat_papers.row_commits"
     assert script.state("0123456789ab") == "missing"
     assert script.state(f"{script.RULE}^") == "early"
     assert script.state(script.RULE) is script.state("HEAD") is None

@@ -1,8 +1,8 @@
-"""Write what is known of the commits of the results' rows: python scripts/row_commits.py
+"""Write what is known of the commits of the results' rows: python -m offbeat_papers.row_commits
 
 A row names the commit of the code that made it. Rows of commits that were rewritten later, or of a checkout
 with changes, cannot be made again with the same code: pages and the dataset mark them. Pages also say which
-verdicts rest on rows from before the rule of verdicts was frozen. The script needs the whole history.
+verdicts rest on rows from before the rule of verdicts was frozen. The command needs the whole history.
 """
 
 import subprocess
@@ -10,18 +10,17 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from offbeat_papers.folder import default_results
 from offbeat_papers.provenance import COMMITS, DIRTY
-from offbeat_papers.rows import Results
 
-ROOT = Path(__file__).parents[1]
-WRITTEN = ROOT / "papers" / "src" / "offbeat_papers" / COMMITS
+WRITTEN = Path(__file__).with_name(COMMITS)
 RULE = "b803f0c3fc71fe5d0b07733f2b9a012719c91986"
 """The commit that froze the rule of verdicts."""
 
 
 def row_commits() -> set[str]:
     """The commits that rows name, without the mark of changes."""
-    results = Results(ROOT / "papers" / "results")
+    results = default_results()
     commits = {row.commit for study in results.studies() for row in results.all_rows(study)}
     return {commit.removesuffix(DIRTY) for commit in commits} - {"unknown"}
 
@@ -34,15 +33,17 @@ def state(commit: str) -> str | None:
 
 
 def _is_ancestor(commit: str, of: str) -> bool:
-    words = ["git", "-C", str(ROOT), "merge-base", "--is-ancestor", commit, of]
-    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+    return _git("merge-base", "--is-ancestor", commit, of).returncode == 0
+
+
+def _git(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["git", "-C", str(WRITTEN.parent), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def has_whole_history() -> bool:
     """Whether this is a checkout whose history is not cut off."""
-    words = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip() == "false"
+    return _git("rev-parse", "--is-shallow-repository").stdout.strip() == "false"
 
 
 def text_of(commits: Iterable[str]) -> str:
