@@ -54,16 +54,30 @@ def options() -> Iterator[tuple[str, str]]:
                     yield name, option
 
 
-def help_of(command: str) -> str:
+def help_of(*command: str, columns: int = 120) -> str:
     from typer.testing import CliRunner
 
-    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "120"})
+    done = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": str(columns)})
     assert done.exit_code == 0
     return done.output
 
 
 def test_every_command_is_in_the_table_of_the_page() -> None:
     assert sorted(name for name, _ in ROW.findall(page("run.md"))) == sorted(COMMANDS)
+
+
+def test_the_help_shows_the_commands_in_groups_each_on_a_line() -> None:
+    text = help_of(columns=80)
+    groups = re.split(r"^(\w[\w -]*):\n", text, flags=re.MULTILINE)
+    shown = {title: rows.split("\n") for title, rows in zip(groups[3::2], groups[4::2], strict=True)}
+    assert list(shown)[:5] == ["Simulate", "Serve", "Take part", "Both at once", "Look"]
+    assert list(shown)[5:] in ([], ["Plug-ins"])
+    lines = [line for rows in shown.values() for line in rows if line]
+    assert sorted(line.split()[0] for line in lines) == sorted(COMMANDS)
+    # Neither cut nor wrapped: each description begins in the same column.
+    (column,) = {re.match(r"  [\w-]+ +", line).end() for line in lines}  # type: ignore[union-attr]
+    assert all(len(line) < 80 and "…" not in line and "..." not in line for line in lines)
+    assert all(line[column].isupper() or line[column] == "(" for line in lines)
 
 
 @pytest.mark.parametrize(("command", "option"), sorted(options()))

@@ -79,7 +79,10 @@ def reproduce(
     ] = None,
     allow: AllowOption = None,
 ) -> None:
-    """Repeat tables and figures of papers; the same call continues, also from another checkout's rows."""
+    """Repeat tables and figures of papers.
+
+    The same call continues, also from another checkout's rows.
+    """
     from offbeat_papers.folder import default_results
     from offbeat_papers.rows import Results
 

@@ -18,7 +18,10 @@ def archive(
         str, typer.Option(help="age of the rows, by the run's clock, at its last row: 30d, 12h, 90m or 45s")
     ] = "30d",
 ) -> None:
-    """Compress a run's old journal rows within its database; what reads the run sees no difference."""
+    """Compress a run's old journal rows within its database.
+
+    What reads the run sees no difference.
+    """
     from offbeat.runs.archive import archive as archive_run
     from offbeat.units import size_text
 

@@ -30,7 +30,10 @@ def audit(
         typer.Option(metavar="SEQ:HASH", help="for verify: a head of before, as the server's log has it"),
     ] = None,
 ) -> None:
-    """Show who came to a run and what its operator did, or verify that; or show what has left a site."""
+    """Show who came to a run, or what has left a site.
+
+    The audit of a run also has what its operator did; `verify` checks it.
+    """
     with requires_extra("net"):
         from offbeat.cli.sent import show_sent
         from offbeat.net.audit_record import audit_rows

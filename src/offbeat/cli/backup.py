@@ -47,7 +47,10 @@ def backup(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a run into a new folder in TARGET, while it is served or not; each copy is verified."""
+    """Copy a run into a folder of copies, also while it is served.
+
+    Each copy is a new folder in TARGET, and is verified.
+    """
     with requires_extra("net"):
         from offbeat.backup.backup import backup as back_up
 
@@ -78,7 +81,10 @@ def restore(
     by: AsPerson = None,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a run from a copy that `offbeat backup` made, and verify it."""
+    """Restore a run from a copy, and verify it.
+
+    `offbeat backup` has made the copy.
+    """
     with requires_extra("net"):
         from offbeat.backup.restore import restore as restore_run
 

@@ -18,7 +18,7 @@ def certificate(
         ),
     ] = None,
 ) -> None:
-    """Make the server's own certificate authority and certificate; called again it renews the certificate.
+    """Make, or renew, the server's own certificate.
 
     `offbeat serve` uses them without an option, and renews the certificate itself 30 days before its end.
     """

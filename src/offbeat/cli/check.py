@@ -38,7 +38,10 @@ def check(
     insecure_plaintext: InsecurePlaintext = False,
     as_json: AsJson = False,
 ) -> None:
-    """Test a site's set-up without taking part: address, TLS, token, clock, throughput, disk, data."""
+    """Test a site's set-up without taking part.
+
+    Tested are the address, TLS, the token, the clock, the throughput, the disk and the data.
+    """
     with requires_extra("net"):
         from offbeat.net.check import check_access, check_disk, check_loading, check_throughput, check_way
         from offbeat.net.proxy import proxy_for

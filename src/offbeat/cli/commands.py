@@ -80,22 +80,27 @@ def _main(
     """Asynchronous federated learning: simulate, compare, deploy, report."""
 
 
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    new.new,
-    list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
-    runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
-    helper.helper, check.check, certificate.certificate, kit.kit, audit.audit,
-    stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify, archive.archive,
-    backup.backup, backup.restore,
-    simulate_like.simulate_like, statistics.statistics, federate.federate,
-)  # fmt: skip
+_COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
+    "Simulate": (
+        simulate.run, compare.compare, simulate.resume, runs.report, runs.replay, runs.journal,
+        statistics.statistics, export.export, simulate_like.simulate_like,
+    ),
+    "Serve": (
+        serve.serve, stop.stop, status.status, tokens.enrol, tokens.dashboard_token, certificate.certificate,
+        backup.backup, backup.restore, audit.audit, archive.archive,
+    ),
+    "Take part": (join.join, check.check, kit.kit, helper.helper),
+    "Both at once": (federate.federate,),
+    "Look": (list.algorithms, list.recipes, list.models, list.datasets, new.new, verify.verify),
+}  # fmt: skip
 _SECTIONED: dict[Callable[..., None], type[Command]] = {
     serve.serve: sectioned(serve.SECTIONS, serve.GROUPS),
     join.join: sectioned(join.SECTIONS, join.GROUPS),
     helper.helper: sectioned(helper.SECTIONS, {}),
 }
-for _command in _COMMANDS:
-    app.command(cls=_SECTIONED.get(_command, Command))(_command)
+for _group, _members in _COMMANDS.items():
+    for _command in _members:
+        app.command(cls=_SECTIONED.get(_command, Command), rich_help_panel=_group)(_command)
 _REMOVED: dict[str, dict[str, str]] = {"serve": serve.REMOVED, "join": join.REMOVED}
 _ALGORITHM = dict.fromkeys(("--algorithm", "--algorithms", "-a"), "--set algorithm=NAME")
 # What to give instead of an option that another command has.

@@ -61,7 +61,10 @@ def compare(
     as_json: common_options.AsJson = False,
     allow: AllowOption = None,
 ) -> None:
-    """Run several algorithms under several seeds and print a table; the same call continues it."""
+    """Compare several algorithms under several seeds in a table.
+
+    The same call continues a comparison that was interrupted.
+    """
     from offbeat.core.validation import did_you_mean
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan

@@ -33,7 +33,10 @@ def export(
     ] = False,
     allow: AllowOption = None,
 ) -> None:
-    """Write a run's model to a file that PyTorch or ONNX Runtime reads, and its model card."""
+    """Write a run's model as a file, and its model card.
+
+    PyTorch or ONNX Runtime read the file.
+    """
     import json
 
     from offbeat.core.metric_names import first_shown

@@ -64,7 +64,9 @@ def federate(
     page: Annotated[bool, typer.Option(help="whether there is a live page")] = True,
     allow: AllowOption = None,
 ) -> None:
-    """Run a server and its sites as real processes on this machine, with TLS, kits and a live page.
+    """Run a server and its sites as processes of this machine.
+
+    The processes have TLS, kits and a live page.
 
     A recipe with secure aggregation gets its helpers too: here they show how a run goes, and protect nothing.
     Called again with the same --out, it goes on with a federation that was interrupted.

@@ -53,7 +53,9 @@ def helper(
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
-    """Help a run with secure aggregation: hold seeds of masks, and give sums of masks.
+    """Help a run with secure aggregation.
+
+    A helper holds seeds of masks, and gives sums of masks.
 
     Secure aggregation is experimental: no cryptographer has reviewed its design or its implementation. Do not
     let the safety of anyone's data depend on it alone.

@@ -138,7 +138,7 @@ def join(
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
-    """Take part in a run as a site, with data that stay at the site."""
+    """Take part in a run as a site; its data stay there."""
     setup_logs(log, log_level)
     ungrouped, settings = split_sets(sets, GROUPS)
     if ungrouped:

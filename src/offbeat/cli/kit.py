@@ -19,7 +19,10 @@ def kit(
     ],
     file: Annotated[Path, typer.Argument(metavar="KIT", help="the kit's file")],
 ) -> None:
-    """Show a site's kit, all but its secret, or print the template of a policy that is in it."""
+    """Show a site's kit, or print the policy in it.
+
+    All of the kit is shown but its secret.
+    """
     with requires_extra("net"):
         from offbeat.net.kit import KitFile
 

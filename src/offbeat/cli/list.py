@@ -23,7 +23,9 @@ NOT_REVIEWED = "no cryptographer has reviewed privacy: have it reviewed before y
 
 
 def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
-    """List the algorithms and what they need, or one with its paper, its options and its parts.
+    """List the algorithms, or show one.
+
+    The list shows what each needs. One is shown with its paper, its options and its parts.
 
     NAME is an algorithm of the list, or module:function: your own function, called with its defaults.
     """
@@ -46,7 +48,7 @@ def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = N
 
 
 def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
-    """List the built-in recipes, or print one as a start for your own."""
+    """List the built-in recipes, or print one."""
     from offbeat.core.validation import did_you_mean
     from offbeat.recipes.load import built_in, load_recipe
 
@@ -63,7 +65,10 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
 
 
 def models() -> None:
-    """List the built-in models: their size, the samples they take, the papers that train them."""
+    """List the built-in models with their sizes.
+
+    The list also shows the samples that they take, and the papers that train them.
+    """
     from offbeat.models.specs import MODELS, count_parameters, shown_shapes
 
     table = _table("model", "parameters", "samples", "options", "trained in")
@@ -78,7 +83,7 @@ def models() -> None:
 
 
 def datasets() -> None:
-    """List the built-in datasets: samples, task, natural groups, and where their files belong."""
+    """List the built-in datasets, and the place of their files."""
     from offbeat.data.datasets_by_name import ENTRIES
     from offbeat.data.paths import data_root
 

@@ -20,7 +20,10 @@ def new(
         ),
     ] = "offbeat",
 ) -> None:
-    """Make a project that runs: a model, data of three sites, a recipe, a test, a deployment."""
+    """Make a project of your own that runs.
+
+    The project has a model, data of three sites, a recipe, a test and a deployment.
+    """
     from offbeat.project.create import create_project
 
     for path in create_project(folder, source):

@@ -19,6 +19,10 @@ GROUP = "offbeat.commands"
 """The group of the entry points."""
 EXTRAS = {"reproduce": "papers"}
 """By a command's name what `install_hint` calls the distribution that has it."""
+PLUG_INS = "Plug-ins"
+"""The title of the group of these commands in the help."""
+# Characters of a description that are shown: more than any has.
+_WHOLE = 10_000
 
 
 class Commands(TyperGroup):
@@ -33,6 +37,18 @@ class Commands(TyperGroup):
         """A command by its name; None for an unknown name."""
         return super().get_command(ctx, cmd_name) or _plug_in(cmd_name)
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands of the help in their groups, each with its description as a whole."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        groups = dict[str, list[tuple[str, str]]]()
+        for name, command in commands.items():
+            about = command.get_short_help_str(_WHOLE)
+            groups.setdefault(command.rich_help_panel, []).append((name, about))
+        width = max(map(len, commands))
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), about) for name, about in rows])
+
 
 def _plug_in(name: str) -> Any:
     """The command that another distribution has under a name, or one that explains why it cannot be run."""
@@ -44,7 +60,7 @@ def _plug_in(name: str) -> Any:
         return _unavailable(name, UsageError(f"offbeat {name} is not installed: {install_hint(extra)}"))
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     try:
-        app.command(name, cls=Command)(entry.load())
+        app.command(name, cls=Command, rich_help_panel=PLUG_INS)(entry.load())
         return get_command(app)
     except Exception as error:
         why = f"{type(error).__name__}: {error}"
@@ -64,4 +80,4 @@ def _unavailable(name: str, error: OffbeatError) -> Any:
         def parse_args(self, ctx: Any, args: Any) -> Any:
             raise error
 
-    return Unavailable(name, help="(cannot be loaded)")
+    return Unavailable(name, help="(cannot be loaded)", rich_help_panel=PLUG_INS)

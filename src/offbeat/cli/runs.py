@@ -41,7 +41,7 @@ def report(
     baseline: Baseline = None,
     title: Annotated[str | None, typer.Option(help="heading of the page")] = None,
 ) -> None:
-    """Write one self-contained interactive page about runs."""
+    """Write one self-contained page about runs."""
     from offbeat.report import clients_csv as to_csv
     from offbeat.report import make_table, write_figures, write_html, write_table
     from offbeat.report.labels import group_by_label, in_recipe_order
@@ -88,7 +88,10 @@ def journal(
         str | None, typer.Option(help="only events, only commands, or only entries of one name")
     ] = None,
 ) -> None:
-    """Print a run's journal as JSON lines: one object per event or command."""
+    """Print a run's journal as JSON lines.
+
+    There is one object per event or command.
+    """
     from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
     from offbeat.core.validation import did_you_mean
     from offbeat.runs.record import read_run
@@ -124,7 +127,10 @@ def replay(
     allow: AllowOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Feed a run's events to a fresh state machine and check that it gives the recorded commands."""
+    """Check that a run's events give its recorded commands.
+
+    The events are fed to a fresh state machine.
+    """
     from offbeat.runs.record import read_run
 
     record, allowed = read_run(directory), allowed_names(allow, [directory])

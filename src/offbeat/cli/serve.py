@@ -148,7 +148,9 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Serve a recipe's run to sites; the same directory continues the run.
+    """Serve a recipe's run to sites.
+
+    The same state directory continues the run.
 
     Ctrl-C or `offbeat stop DIR` leaves the run as it is, and the same call continues it. The recipe's
     seconds are real.

@@ -77,7 +77,10 @@ def resume(
     allow: AllowOption = None,
     as_json: common_options.AsJson = False,
 ) -> None:
-    """Continue a run that was interrupted, or that has ended and gets other limits."""
+    """Continue an interrupted run, or an ended one.
+
+    A run that has ended continues under other limits.
+    """
     from offbeat.recipes.build import recorded_recipe, resume_run
     from offbeat.recipes.load import changed_limits, document_of
     from offbeat.runs.extension import check_extension, check_simulated

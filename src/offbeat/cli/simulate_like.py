@@ -38,7 +38,10 @@ def simulate_like(
     only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop")] = False,
     allow: AllowOption = None,
 ) -> None:
-    """Simulate a run's recipe, or another algorithm, in a world fitted to the run's journal."""
+    """Simulate a deployed run, or another algorithm in its world.
+
+    The world is fitted to the run's journal.
+    """
     from offbeat.recipes import from_run
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.names import check_names

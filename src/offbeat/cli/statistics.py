@@ -21,7 +21,10 @@ def statistics(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Show the features of all clients: missing values, means, deviations, quantiles, shares of labels."""
+    """Show the statistics of features that a run has gathered.
+
+    These are missing values, means, deviations, quantiles, and shares of labels.
+    """
     from offbeat.recipes.statistics import read_statistics
 
     summary = read_statistics(directory)

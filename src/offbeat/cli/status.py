@@ -39,7 +39,10 @@ def status(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run's sites and progress, from its directory or its live page; or a site's state."""
+    """Show a run's sites and progress, or a site's state.
+
+    A run is shown from its directory, or from the URL of its live page.
+    """
     if target.startswith(("http://", "https://")):
         token = read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "").strip() or None
         with requires_extra("net"):

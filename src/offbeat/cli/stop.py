@@ -23,7 +23,7 @@ def stop(
     by: AsPerson = None,
     wait: Annotated[float, typer.Option(help="seconds to wait for the server to stop")] = 150.0,
 ) -> None:
-    """Stop a server on this machine; its run can continue later, or ends."""
+    """Stop a server of this machine, or end its run."""
     pid = server_pid(directory)
     tell_who_stops(directory, person(by))
     try:

@@ -53,7 +53,10 @@ def enrol(
     by: AsPerson = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="revoke the site's tokens instead")] = False,
 ) -> None:
-    """Make a token for a site and print it, or its kit; only the token's hash is stored at the server."""
+    """Make a token for a site, or its kit.
+
+    The token is printed once. Only its hash is stored at the server.
+    """
     from offbeat.cli.durations import life_of
     from offbeat.net.auth import tokens as store
     from offbeat.net.auth.person import person
@@ -192,7 +195,10 @@ def _sample_range(text: str) -> tuple[int, int]:
 
 
 def dashboard_token(state: StateDirectory, token_out: TokenOut = None) -> None:
-    """Make the token of a run's live page and print it; the previous one is no longer valid."""
+    """Make the token of a run's live page and print it.
+
+    The previous token is no longer valid.
+    """
     from offbeat.net.auth.tokens import DASHBOARD, make_token
 
     path = state / PAGE_TOKEN

@@ -22,7 +22,10 @@ def verify(
     allow: AllowOption = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every file of a directory, check its checksums, and replay its runs; exit code 1 for a problem."""
+    """Check every file of a run, a server or a site.
+
+    The checksums are checked, and the runs are replayed. A problem gives exit code 1.
+    """
     from offbeat.cli.state_dir import is_locked
     from offbeat.runs.schema import LOCK
     from offbeat.runs.verify import directories
