@@ -44,8 +44,8 @@ from tests.secure.federation import NAMES, Federation
 
 HELD = "algorithm={name: fedbuff, size: 4, steps: 2}"
 STATES = "algorithm={name: feddyn, steps: 2, clients_per_round: 2}"
-SIMULATED = ("resume", "replay", "journal", "status", "export", "report", "verify")
-SERVED = ("serve", "replay", "journal", "status", "report", "verify")
+SIMULATED = ("resume", "replay", "replay --print", "status", "export", "report", "verify")
+SERVED = ("serve", "replay", "replay --print", "status", "report", "verify")
 SAME, REFUSED, WITHOUT = "the same", "refused", "goes on without an update"
 CUT = "SQLite has cut its log"
 ABSENT = "a file that need not be there"
@@ -177,7 +177,7 @@ def command(name: str, directory: Path) -> Answer:
         "report": ["-o", directory.parent / "r.html"],
     }
     out, err = io.StringIO(), io.StringIO()
-    arguments = ["offbeat", name, str(directory), *map(str, words.get(name, []))]
+    arguments = ["offbeat", *name.split(), str(directory), *map(str, words.get(name, []))]
     said = redirect_stdout(out), redirect_stderr(err)
     with patch.object(sys, "argv", arguments), said[0], said[1], pytest.raises(SystemExit) as end:
         cli.main()

@@ -45,7 +45,7 @@ for each in $rate; do awk "BEGIN {exit !($each > 0.1 && $each < 0.4)}"; done
 
 offbeat join --kit quick.kit --data digits:1/2 --state quick --set site.min_step_seconds=0.02 >quick.log 2>&1 &
 ip netns exec "$space" offbeat join --kit slow.kit --data digits:2/2 --state slow >slow.log 2>&1 &
-arrived() { offbeat journal run --kind arrived | grep -c '"client": '"$1" || true; }
+arrived() { offbeat replay run --print --kind arrived | grep -c '"client": '"$1" || true; }
 # The client whose row in `status` has this name, once it has delivered.
 number() {
     offbeat status run --json | python3 -c 'import json, sys

@@ -114,7 +114,7 @@ def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
     record = ob.read_run(Path("one"))
     assert (record.seed, record.label, record.status) == (3, "fedcompass", "finished")
 
-    lines = [json.loads(line) for line in offbeat("journal", "one").out.splitlines()]
+    lines = [json.loads(line) for line in offbeat("replay", "one", "--print").out.splitlines()]
     assert lines == record.journal
     wanted = {"seq", "t", "kind", "name", "client", "task", "base", "version", "staleness", "steps"}
     assert all(wanted <= set(line) for line in lines)
@@ -127,7 +127,9 @@ def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
         "arrived": lambda e: e["name"] == "arrived",
         "train": lambda e: e["name"] == "train",
     }.items():
-        some = [json.loads(line) for line in offbeat("journal", "one", "--kind", kind).out.splitlines()]
+        some = [
+            json.loads(line) for line in offbeat("replay", "one", "--print", "--kind", kind).out.splitlines()
+        ]
         assert some == [line for line in lines if test(line)]
         assert some
 
@@ -209,7 +211,7 @@ def test_a_journal_with_infinities_is_json(offbeat: Any, tmp_path: Path) -> None
         ob.fedavg(), learner=Diverged(2), until=ob.Until(tasks=2), evaluate=None, out=tmp_path / "one"
     )
     lines = [json.loads(line, parse_constant=lambda c: pytest.fail(c)) for line in
-             offbeat("journal", tmp_path / "one").out.splitlines()]  # fmt: skip
+             offbeat("replay", tmp_path / "one", "--print").out.splitlines()]  # fmt: skip
     assert any(line["name"] == "arrived" and line["loss"] is None for line in lines)
 
 
@@ -598,11 +600,11 @@ def rows_in(directory: Path, table: str) -> int:
         ("compare digits -a fedbuff --set algorithms.fedbuff.size=0", "size = 0"),
         ("algorithms fedbuf", 'did you mean "fedbuff"?'),
         ("recipes digts", 'did you mean "digits"?'),
-        ("journal nowhere", "nowhere is not a run"),
+        ("replay nowhere --print", "nowhere is not a run"),
         ("replay nowhere", "nowhere is not a run"),
         ("resume nowhere", "nowhere is not a run"),
         ("report nowhere", "nowhere holds no run"),
-        ("journal file", "file is not a run"),
+        ("replay file --print", "file is not a run"),
         ("report one --target 2", "target = 2"),
         ("report one --baseline nosuch", "nosuch"),
         ("report one -o file/page.html", "cannot be written"),
@@ -610,7 +612,7 @@ def rows_in(directory: Path, table: str) -> int:
         ("report one --table page.html", "let its name end with .csv, .md, .tex"),
         ("report one --table file/table.md", "cannot be written"),
         ("compare tiny.yaml --table table.txt", "let its name end with .csv, .md, .tex"),
-        ("journal one --kind nonsense", "nonsense"),
+        ("replay one --print --kind nonsense", "nonsense"),
         ("nosuch", "No such command"),
     ],
 )
@@ -645,8 +647,8 @@ def test_a_run_started_from_python_can_be_looked_at_but_not_resumed(recipe: str,
 def test_a_reader_that_has_seen_enough(recipe: str, offbeat: Any) -> None:
     offbeat("run", recipe, "--out", "one", "--set", "until.tasks=300")
     done = subprocess.run(
-        f"{shell_command(OFFBEAT)} journal one | head -n 2", shell=True, capture_output=True, text=True,
-        check=False,
+        f"{shell_command(OFFBEAT)} replay one --print | head -n 2", shell=True, capture_output=True,
+        text=True, check=False,
     )  # fmt: skip
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""

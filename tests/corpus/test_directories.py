@@ -35,7 +35,7 @@ def test_a_directory_is_read_replayed_and_verified(number: int, name: str, tmp_p
 
 
 def check_commands(run: Path, entry: dict[str, Any]) -> None:
-    """`replay`, `verify`, `journal` and `status` of a run."""
+    """`replay`, `verify` and `status` of a run."""
     record, own = read_run(run), own_options(entry)
     code, printed = offbeat("replay", run, *own)
     assert code == 0, printed
@@ -43,7 +43,7 @@ def check_commands(run: Path, entry: dict[str, Any]) -> None:
     code, printed = offbeat("verify", run, *own)
     assert (code, printed[:11]) == (0, "problems 0;"), printed
     assert printed.endswith(f"journal rows replayed {record.length}\n")
-    code, printed = offbeat("journal", run)
+    code, printed = offbeat("replay", run, "--print")
     assert code == 0
     assert [json.loads(line) for line in printed.splitlines()] == json.loads(
         json.dumps(record.journal).replace("NaN", "null").replace("Infinity", "null")

@@ -43,8 +43,7 @@ def test_it_is_resumed_as_any_run(gathered):
 
 
 def test_the_command_ends_with_a_hint_at_what_shows_it(tmp_path):
-    for name, command in (("statistics", "statistics"), ("digits", "report")):
-        assert see_with(recipe(name), tmp_path) == f"see it with: offbeat {command} {tmp_path}"
+    assert see_with(tmp_path) == f"see it with: offbeat report {tmp_path}"
 
 
 @pytest.mark.parametrize("given", ["federated", "directory"])

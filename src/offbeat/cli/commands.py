@@ -36,7 +36,6 @@ from offbeat.cli import (
     serve,
     simulate,
     simulate_like,
-    statistics,
     status,
     stop,
     tokens,
@@ -82,8 +81,8 @@ def _main(
 
 _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     "Simulate": (
-        simulate.run, compare.compare, simulate.resume, runs.report, runs.replay, runs.journal,
-        statistics.statistics, export.export, simulate_like.simulate_like,
+        simulate.run, compare.compare, simulate.resume, runs.report, runs.replay, export.export,
+        simulate_like.simulate_like,
     ),
     "Serve": (
         serve.serve, stop.stop, status.status, tokens.enrol, tokens.dashboard_token, certificate.certificate,

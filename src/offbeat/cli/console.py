@@ -19,7 +19,6 @@ from offbeat.core.printable import printable
 from offbeat.signals import raised_interrupts
 
 if TYPE_CHECKING:
-    from offbeat.recipes.recipe import Recipe
     from offbeat.recipes.run_pool import RunProgress
     from offbeat.runs.record import RunRecord
     from offbeat.sim.progress import Progress
@@ -188,10 +187,9 @@ def check_diverged(*runs: "Run | RunRecord") -> None:
         raise DivergedError("; ".join([*told, *more]))
 
 
-def see_with(recipe: "Recipe", directory: Path | str) -> str:
-    """The command that shows what a run of a recipe has made."""
-    command = "statistics" if recipe.gathers_statistics else "report"
-    return f"see it with: offbeat {command} {quote(str(directory))}"
+def see_with(directory: Path | str) -> str:
+    """The command that shows what a run has made."""
+    return f"see it with: offbeat report {quote(str(directory))}"
 
 
 def _summary_lines(run: "Run") -> Iterator[str]:

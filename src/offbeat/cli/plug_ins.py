@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from offbeat.cli.moved import MOVED
 from offbeat.cli.sections import Command
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.installation import install_hint
@@ -35,7 +36,7 @@ class Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command by its name; None for an unknown name."""
-        return super().get_command(ctx, cmd_name) or _plug_in(cmd_name)
+        return super().get_command(ctx, cmd_name) or _moved(cmd_name) or _plug_in(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands of the help in their groups, each with its description as a whole."""
@@ -48,6 +49,13 @@ class Commands(TyperGroup):
         for title, rows in groups.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), about) for name, about in rows])
+
+
+def _moved(name: str) -> Any:
+    """A command that names what took the place of a command; None if there was no such command."""
+    if (instead := MOVED.get(name)) is None:
+        return None
+    return _unavailable(name, UsageError(f"{name} is now `{instead}`"))
 
 
 def _plug_in(name: str) -> Any:

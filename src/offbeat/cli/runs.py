@@ -1,4 +1,4 @@
-"""The commands that read runs: report, journal, replay."""
+"""The commands that read runs: report and replay."""
 
 import json
 import math
@@ -19,11 +19,16 @@ from offbeat.cli.common_options import (
     choose_goal,
 )
 from offbeat.cli.console import err, out, print_json
+from offbeat.cli.statistics import show_statistics, statistics_document
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 
 if TYPE_CHECKING:
     from offbeat.report.static import Form
+    from offbeat.runs.record import RunRecord
+
+STATISTICS = "statistics"
+"""The word that stands in the recipe of a run that gathers statistics in place of a model's name."""
 
 
 def report(
@@ -40,8 +45,13 @@ def report(
     metric: MetricName = None,
     baseline: Baseline = None,
     title: Annotated[str | None, typer.Option(help="heading of the page")] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write one self-contained page about runs."""
+    """Write one self-contained page about runs.
+
+    Of a run that has gathered statistics of features, these are printed too.
+    """
+    from offbeat.recipes.statistics import read_statistics
     from offbeat.report import clients_csv as to_csv
     from offbeat.report import make_table, write_figures, write_html, write_table
     from offbeat.report.labels import group_by_label, in_recipe_order
@@ -78,32 +88,22 @@ def report(
         raise UsageError(
             f"the report cannot be written: {place} ({reason_of(error)}); give another place"
         ) from None
+    gathered = {str(record.path): read_statistics(record.path) for record in records if _gathered(record)}
+    if as_json:
+        statistics = {path: statistics_document(summary) for path, summary in gathered.items()}
+        print_json({"wrote": [line.removeprefix("wrote ") for line in lines], "statistics": statistics})
+        return
     for line in lines:
         out.print(line, markup=False)
+    for summary in gathered.values():
+        show_statistics(summary)
 
 
-def journal(
-    directory: Directory,
-    kind: Annotated[
-        str | None, typer.Option(help="only events, only commands, or only entries of one name")
-    ] = None,
-) -> None:
-    """Print a run's journal as JSON lines.
-
-    There is one object per event or command.
-    """
-    from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
-    from offbeat.core.validation import did_you_mean
-    from offbeat.runs.record import read_run
-
-    wanted = {"event": "event", "events": "event", "command": "command", "commands": "command"}
-    known = (*wanted, *EVENT_NAMES, *COMMAND_NAMES)
-    if kind is not None and kind not in known:
-        raise UsageError(f"--kind {kind} is unknown{did_you_mean(kind, known)}")
-    for row in read_run(directory).rows():
-        entry = row.flat()
-        if kind is None or entry["kind"] == wanted.get(kind) or entry["name"] == kind:
-            print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
+def _gathered(record: "RunRecord") -> bool:
+    """Whether a run has gathered statistics of features, all of them."""
+    model = (record.recipe or {}).get("model")
+    name = model.get("name") if isinstance(model, dict) else model
+    return name == STATISTICS and record.status == "finished"
 
 
 def replay(
@@ -124,6 +124,13 @@ def replay(
             metavar="DATA", help="with --without: DATASET, module:function or none; default: the recipe's"
         ),
     ] = None,
+    prints: Annotated[
+        bool, typer.Option("--print", help="print the journal instead: a JSON line per event or command")
+    ] = False,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="with --print: only events, only commands, or only entries of one name"),
+    ] = None,
     allow: AllowOption = None,
     as_json: AsJson = False,
 ) -> None:
@@ -133,6 +140,14 @@ def replay(
     """
     from offbeat.runs.record import read_run
 
+    if prints:
+        others = {"--without": without, "--output": output, "--test": test, "--json": as_json}
+        if given := [option for option, value in others.items() if value]:
+            raise UsageError(f"--print replays nothing, and prints JSON: leave out {', '.join(given)}")
+        _print_journal(read_run(directory), kind)
+        return
+    if kind is not None:
+        raise UsageError(f"--kind {kind} needs --print, which prints the journal")
     record, allowed = read_run(directory), allowed_names(allow, [directory])
     if without is not None:
         with requires_extra("net"):
@@ -153,6 +168,21 @@ def replay(
     if result.difference is not None:
         err.print(f"offbeat: the replay differs at {result.difference}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
+
+
+def _print_journal(record: "RunRecord", kind: str | None) -> None:
+    """Print the journal of a run, or its entries of one kind or name."""
+    from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
+    from offbeat.core.validation import did_you_mean
+
+    wanted = {"event": "event", "events": "event", "command": "command", "commands": "command"}
+    known = (*wanted, *EVENT_NAMES, *COMMAND_NAMES)
+    if kind is not None and kind not in known:
+        raise UsageError(f"--kind {kind} is unknown{did_you_mean(kind, known)}")
+    for row in record.rows():
+        entry = row.flat()
+        if kind is None or entry["kind"] == wanted.get(kind) or entry["name"] == kind:
+            print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
 
 
 def _finite(value: Any) -> Any:

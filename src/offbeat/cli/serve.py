@@ -239,7 +239,7 @@ def serve(
     if reason is None:
         ending = f"stopped; the same command resumes the run: offbeat serve {recipe} --state {state} …"
     else:
-        ending = f"the run has ended: {reason}; {see_with(loaded, state)}"
+        ending = f"the run has ended: {reason}; {see_with(state)}"
     out.print(ending, markup=False)
 
 

@@ -56,7 +56,7 @@ def run(
             loaded, execution, out=place, watch=RunWatcher(progress), label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], changes),
         )  # fmt: skip
-    show_run(finished, see_with(loaded, place), as_json)
+    show_run(finished, see_with(place), as_json)
 
 
 def resume(
@@ -99,7 +99,7 @@ def resume(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
             allow=allowed_names(allow, [directory], common_options.with_options(None, None, callbacks)),
         )  # fmt: skip
-    show_run(finished, see_with(recorded_recipe(record), directory), as_json)
+    show_run(finished, see_with(directory), as_json)
 
 
 def new_directory(recipe: str) -> Path:

@@ -15,7 +15,6 @@ _NOT_STABLE = {
     "federate": Stability.PROVISIONAL,
     "new": Stability.PROVISIONAL,
     "simulate-like": Stability.PROVISIONAL,
-    "statistics": Stability.PROVISIONAL,
     "audit": Stability.PROVISIONAL,
     "archive": Stability.PROVISIONAL,
     "backup": Stability.PROVISIONAL,

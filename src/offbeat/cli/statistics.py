@@ -1,13 +1,9 @@
-"""The command that shows the statistics of features that a run has gathered."""
+"""The statistics of features that a run has gathered, as a table and as a document."""
 
 from math import isnan
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from offbeat.cli.common_options import AsJson
-from offbeat.cli.console import add_row, out, plain_table, print_json
+from offbeat.cli.console import add_row, out, plain_table
 
 if TYPE_CHECKING:
     from offbeat.local.feature_statistics import FeatureStatistics
@@ -15,27 +11,19 @@ if TYPE_CHECKING:
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
-def statistics(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help='a finished run of the recipe "statistics"')
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Show the statistics of features that a run has gathered.
+def statistics_document(summary: "FeatureStatistics") -> dict[str, object]:
+    """The statistics of all features, as JSON has them."""
+    ranges = {_name(q): summary.quantile_range(q).T.tolist() for q in QUANTILES}
+    features = [
+        {**row, "ranges": {name: own[n] for name, own in ranges.items()}}
+        for n, row in enumerate(_rows(summary))
+    ]
+    return {"samples": summary.samples, "labels": summary.labels.tolist(), "features": features}
 
-    These are missing values, means, deviations, quantiles, and shares of labels.
-    """
-    from offbeat.recipes.statistics import read_statistics
 
-    summary = read_statistics(directory)
+def show_statistics(summary: "FeatureStatistics") -> None:
+    """Print the features of all clients: missing values, means, deviations, quantiles, shares of labels."""
     rows = list(_rows(summary))
-    if as_json:
-        ranges = {_name(q): summary.quantile_range(q).T.tolist() for q in QUANTILES}
-        features = [
-            {**row, "ranges": {name: own[n] for name, own in ranges.items()}} for n, row in enumerate(rows)
-        ]
-        print_json({"samples": summary.samples, "labels": summary.labels.tolist(), "features": features})
-        return
     out.print(f"{summary.samples} samples, {len(rows)} features", markup=False)
     table = plain_table("feature", *list(rows[0])[1:])
     for row in rows:

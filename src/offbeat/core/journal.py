@@ -1,7 +1,7 @@
 """The journal: every event and command of a run, in order, as flat rows.
 
 Every row has the same ten columns; values of one kind only are in `data`.
-Rows are what a database stores, what `offbeat journal` prints, and what a replay reads.
+Rows are what a database stores, what `offbeat replay --print` prints, and what a replay reads.
 """
 
 from collections.abc import Iterator, Sequence

@@ -39,7 +39,7 @@ def standardized(recipe: Recipe, data: FederatedData) -> tuple[Any, FederatedDat
     if isinstance(model, NamedModel | StandardizedSpec | StatisticsSpec):
         raise UsageError(
             "data.standardize is for a built-in model: scale the inputs in your own model, by what "
-            "offbeat statistics shows"
+            "offbeat report shows"
         )
     if wanted != FEDERATED:
         statistics = read_statistics(wanted)
