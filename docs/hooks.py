@@ -1,11 +1,10 @@
-"""What the site has from the code: the table of algorithms, their pages in the navigation, the reference, the
-notebook, how Offbeat is installed.
+"""What the site has from the code: the table of algorithms, their pages in the navigation, the reference, how
+Offbeat is installed.
 
 A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what the named function below makes.
 """
 
 import inspect
-import json
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -89,14 +88,6 @@ def public(module: str) -> list[str]:
     ]
 
 
-def notebook(path: str) -> list[str]:
-    """The cells of a notebook, whose title is a heading of the page."""
-    cells = json.loads((DOCS.parent / path).read_text(encoding="utf-8"))["cells"]
-    texts = [("".join(cell["source"]), cell["cell_type"]) for cell in cells]
-    parts = [f"```python\n{text}\n```\n" if kind == "code" else f"{text}\n" for text, kind in texts]
-    return "\n".join(parts).replace("# ", "## ", 1).splitlines()
-
-
 def index_install() -> list[str]:
     """What the page about installation says of package indexes."""
     if not ON_INDEX:
@@ -160,11 +151,11 @@ def _script(name: str) -> Any:
 
 
 def on_post_build(config: Any) -> None:
-    """Write the notebooks of the tutorials, and the gallery's report, of two runs of a few seconds."""
+    """Write the notebooks of the tutorials, and a report to look at, of runs of a few seconds."""
     site, notebooks = Path(config.site_dir), _script("notebooks")
     for page in sorted((DOCS / "tutorials").glob("*.md")):
         notebooks.write_notebook(page, site / "tutorials" / page.stem / f"{page.stem}.ipynb")
-    _script("gallery").write_report(site / "gallery" / "report.html")
+    _script("sample_report").write_report(site / "results" / "report.html")
 
 
 def on_config(config: Any) -> Any:

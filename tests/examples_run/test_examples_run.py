@@ -139,7 +139,7 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
 PAGES = (
     "index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training", "own-loop",
     "client-evaluation", "robust", "privacy", "secure-aggregation", "private-examples", "callbacks",
-    "trackers", "results", "inference", "studies", "feature-scaling", "several-metrics", "leaf-and-pandas",
+    "trackers", "results", "inference", "studies", "feature-scaling", "leaf-and-pandas",
     "coming-from/flower", "coming-from/flgo", "coming-from/appfl", "coming-from/pfl-research",
     "coming-from/nvflare",
 )  # fmt: skip

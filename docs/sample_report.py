@@ -1,4 +1,4 @@
-"""The report that the gallery links: two algorithms, two seeds, on a part of the digits."""
+"""The report that the page of results links: two algorithms, three seeds, on a part of the digits."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
