@@ -1,4 +1,4 @@
-"""`offbeat certificate`, `enrol -o`, `kit` and `--kit`: from nothing to a run of three sites; wrong usage."""
+"""`offbeat enrol -o`, `check` and `--kit`: from nothing to a run of three sites; wrong usage."""
 
 import asyncio
 import json
@@ -116,13 +116,27 @@ def test_the_own_certificate_and_tokens_are_used_unless_others_are_given(state: 
 
 def test_a_kit_is_shown_without_its_secret(offbeat: Any, kit: Path) -> None:
     document = json.loads(kit.read_bytes())
-    code, said, _ = offbeat("kit", "show", kit)
+    code, said, _ = offbeat("check", kit, "--offline")
     assert code == 0
     for text in ("north", ADDRESS, document["fingerprint"], "UTC", "Offbeat 0."):
         assert text in said
     assert document["token"].partition(":")[2] not in said
-    code, said, _ = offbeat("kit", "policy", kit)
+    code, said, _ = offbeat("check", kit, "--print-policy")
     assert said == policy_template()
+    code, said, _ = offbeat("check", kit, "--offline", "--json")
+    shown = json.loads(said)
+    assert (shown["fingerprint"], shown["policy"]) == (document["fingerprint"], policy_template())
+    for option in ("--offline", "--print-policy"):
+        assert offbeat("check", option)[0] == 2
+        code, _, said = offbeat("check", kit.with_name("none.kit"), option)
+        assert (code, "No such file" in said) == (2, True)
+
+
+def test_check_prints_the_fingerprint_before_it_connects(offbeat: Any, kit: Path) -> None:
+    fingerprint = json.loads(kit.read_bytes())["fingerprint"]
+    for words in ((kit,), ("--kit", kit)):
+        code, said, _ = offbeat("check", *words)
+        assert (code, said.split()[:3]) == (1, ["PASS", "fingerprint", fingerprint]), said
 
 
 def test_the_template_of_a_policy_has_every_key_and_its_default(tmp_path: Path) -> None:

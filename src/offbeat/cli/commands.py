@@ -29,7 +29,6 @@ from offbeat.cli import (
     helper,
     interruption,
     join,
-    kit,
     list,
     new,
     runs,
@@ -88,7 +87,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         serve.serve, stop.stop, status.status, tokens.enrol, tokens.dashboard_token, certificate.certificate,
         backup.backup, backup.restore, audit.audit, archive.archive,
     ),
-    "Take part": (join.join, check.check, kit.kit, helper.helper),
+    "Take part": (join.join, check.check, helper.helper),
     "Both at once": (federate.federate,),
     "Look": (list.algorithms, list.recipes, list.models, list.datasets, new.new, verify.verify),
 }  # fmt: skip

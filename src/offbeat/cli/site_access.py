@@ -87,6 +87,11 @@ class Access:
         """The site's name, where it is known here."""
         return self.name if self.kit is None else self._kit.name
 
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the kit's authority, in words."""
+        return self._kit.fingerprint or "none: the kit trusts the authorities that the system trusts"
+
     def connect(self) -> "Connect":
         """What connects to the server."""
         from offbeat.net.client.connector import connector
