@@ -5,7 +5,6 @@ algorithms, local, world, codec, metrics, data, models → core
 """
 
 import ast
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -67,7 +66,6 @@ MAY_USE: dict[str, set[str]] = {
         "named",
         "world", "algorithms", "documents", "runs", "signals", "sim", "report", "version",
     },
-    "studies": {"core"},  # says where they are now
     "notebook": {"core", "report", "runs", "units"},
     "inference": {"lazy", "allowed", "core", "documents", "local", "models", "runs", "version"},
     "testing": {"lazy", "core", "world", "sim", "net"},
@@ -243,12 +241,6 @@ def test_the_papers_use_what_is_below_them_and_the_package_does_not_know_them():
         if any(name.split(".")[0] == "offbeat_papers" for name in imported(tree))
     ]
     assert not knowing
-
-
-@pytest.mark.parametrize("name", ["offbeat.studies", "offbeat.studies.load"])
-def test_the_old_name_of_the_studies_tells_the_new_one(name: str):
-    with pytest.raises(ImportError, match=r"offbeat\.studies is the package offbeat_papers now: pip install"):
-        importlib.import_module(name)
 
 
 def test_the_checks_would_notice():

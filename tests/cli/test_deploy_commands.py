@@ -23,16 +23,14 @@ from offbeat.cli.state_dir import enrolled_sites
 from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
 from offbeat.net.audit import INSERT, TABLE, AuditLog, operator
 from offbeat.net.auth.tokens import enrol
-from offbeat.net.client.about import packed
 from offbeat.net.client.examples_ledger import ExamplesLedger
-from offbeat.net.client.store import PendingUpdate, SiteProgress, SiteStore
+from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.from_run import fit_run
 from offbeat.recipes.load import check
-from offbeat.runs.files import write_tensors
 from offbeat.runs.record import read_run
 from tests.net.page_token import page_token
 
@@ -192,14 +190,6 @@ def test_status_of_a_site_that_has_done_tasks(offbeat: Any, tmp_path: Path) -> N
     assert second.startswith("the server accepted its last update ")
     store.begin("run-6")
     assert offbeat("status", tmp_path)[1] == "a site of run run-6: 0 tasks done; no update waits\n"
-    store.close()
-
-
-def test_the_state_of_a_site_of_an_earlier_version_has_no_progress(offbeat: Any, tmp_path: Path) -> None:
-    write_tensors(tmp_path / "client.safetensors", {"about": packed({"run": "run-5"})})
-    assert offbeat("status", tmp_path)[1] == "a site of run run-5: 0 tasks done; no update waits\n"
-    store = SiteStore(tmp_path)
-    assert (store.run, store.progress) == ("run-5", SiteProgress())
     store.close()
 
 

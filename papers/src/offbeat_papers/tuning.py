@@ -124,7 +124,6 @@ def tune(
         "seed": first_seed,
         "seeds": seeds,
         "baseline": None,
-        "claims": [],
     }
     study = make_study(
         name,

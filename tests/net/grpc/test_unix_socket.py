@@ -75,7 +75,7 @@ def test_a_site_from_elsewhere_must_prove_its_name_to_a_server_of_its_own_machin
         forwarded = (("offbeat-site", "north"), ("x-forwarded-for", "10.0.0.1"))
         async with raw(address, forwarded) as call:
             if any_name:
-                assert ("offbeat-protocol", "2") in set(await call.initial_metadata())
+                assert ("offbeat-protocol", "1") in set(await call.initial_metadata())
                 await call.done_writing()
                 await status(call)
             else:

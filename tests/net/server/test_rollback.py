@@ -73,7 +73,8 @@ class Federation:
         self.said: dict[str, list[FromServer]] = {f"site-{k}": [] for k in range(sites)}
         self.rows: list[Row] = []
         self.server = self.make()
-        self.store = DurableStore(directory, self.server, META) if directory is not None else None
+        meta = {**META, "initial": self.initial.digest()}
+        self.store = DurableStore(directory, self.server, meta) if directory is not None else None
         self.die: str | None = None
         for name in self.said:
             self.send(name, Register(10, 1))
