@@ -2,7 +2,6 @@
 
 import json
 import sqlite3
-from dataclasses import replace
 from math import isnan, nan
 from pathlib import Path
 
@@ -128,13 +127,6 @@ def test_an_interrupted_run_ends_at_the_same_evaluation(tmp_path: Path) -> None:
     assert resumed.stop_reason == whole.stop_reason
     assert [row["auroc"] for row in resumed.metrics] == [row["auroc"] for row in whole.metrics]
     assert resumed.summary.best_metrics == whole.summary.best_metrics
-
-
-def test_a_summary_of_an_earlier_version_is_read() -> None:
-    numbers = vars(replace(run().summary, accuracy=0.5, best_accuracy=0.75, loss=1.0))
-    old = {k: v for k, v in numbers.items() if k not in ("metrics", "best_metrics")}
-    read = Summary.read(old)
-    assert (read.metrics, read.best_metrics) == ({"loss": 1.0, "accuracy": 0.5}, {"accuracy": 0.75})
 
 
 def test_tables_pages_and_figures_are_of_any_metric(tmp_path: Path) -> None:
