@@ -4,7 +4,7 @@
 
 The processes are those of the command line, with TLS and kits, on the digits and a model of 650 values that
 is trained for one step. Under load the sites' tokens renew themselves, since they live for `--token-life`,
-and `offbeat certificate` renews the server's certificate every `--certificate-every` seconds. After
+and `offbeat enrol --host` renews the server's certificate every `--certificate-every` seconds. After
 `--stop-every` updates the server is stopped, `offbeat archive` compresses its journal, and it starts again:
 the sites wait.
 
@@ -70,7 +70,6 @@ class Soak:
         if not recipe.exists():
             said = RECIPE.format(sites=self.chosen.sites, updates=self.chosen.updates)
             recipe.write_text(said, encoding="utf-8")
-            self.call("certificate", "--state", self.state, "--host", "localhost")
         for name in self.names:
             kit = self.out / "kits" / f"{name}.kit"
             kit.unlink(missing_ok=True)
@@ -98,7 +97,7 @@ class Soak:
             done = self.sample()
             if time.monotonic() >= renew_at:
                 renew_at = time.monotonic() + self.chosen.certificate_every
-                self.call("certificate", "--state", self.state)
+                self.call("enrol", "--state", self.state, "--host", "localhost")
             rate = (done - first) / (time.monotonic() - begun)
             left = (self.chosen.updates - done) / rate if rate else float("inf")
             print(

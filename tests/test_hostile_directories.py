@@ -194,10 +194,10 @@ def test_no_command_waits_for_a_pipe(file: str, name: str, tmp_path: Path) -> No
 
 SMALL_FILES = {
     "tokens.json": ("enrol", "a", "--state"),
-    "tls/ca.pem": ("certificate", "--host", "a.example", "--state"),
-    "tls/ca.key": ("certificate", "--host", "a.example", "--state"),
-    "tls/server.key": ("certificate", "--host", "a.example", "--state"),
-    "dashboard-token": ("dashboard-token", "--state"),
+    "tls/ca.pem": ("enrol", "--host", "a.example", "--state"),
+    "tls/ca.key": ("enrol", "--host", "a.example", "--state"),
+    "tls/server.key": ("enrol", "--host", "a.example", "--state"),
+    "dashboard-token": ("enrol", "--dashboard", "--state"),
     "secrets.db": (),
 }
 
@@ -205,7 +205,7 @@ SMALL_FILES = {
 @pytest.mark.parametrize("file", SMALL_FILES)
 def test_no_command_waits_for_a_pipe_in_place_of_a_small_file(file: str, tmp_path: Path) -> None:
     run = one_run("served-killed", tmp_path)
-    assert offbeat("certificate", "--host", "a.example", "--state", run)[0] == 0
+    assert offbeat("enrol", "--host", "a.example", "--state", run)[0] == 0
     pipe(run, file)
     words = ("backup", run, tmp_path / "copies") if file == "secrets.db" else (*SMALL_FILES[file], run)
     code, printed = offbeat(*words)

@@ -122,7 +122,9 @@ def serve(
     if (here.folder / "page.token").exists():  # Prometheus has one token for all targets
         (state / "dashboard-token").write_bytes((here.folder / "a/dashboard-token").read_bytes())
     else:
-        (here.folder / "page.token").write_text(here.offbeat("dashboard-token", "--state", state).strip())
+        (here.folder / "page.token").write_text(
+            here.offbeat("enrol", "--dashboard", "--state", state).strip()
+        )
     here.start(
         name, OFFBEAT, "serve", "digits", "--state", state, "--listen", f"localhost:{port}", "--sites", "2",
         "--dashboard", f"localhost:{page}", "--tls-cert", "server.pem", "--tls-key", "server.key",

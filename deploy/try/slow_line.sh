@@ -31,7 +31,6 @@ tc qdisc add dev "$near" root tbf rate 2mbit burst 32kb latency 400ms
 tc -n "$space" qdisc add dev "$far" root tbf rate 2mbit burst 32kb latency 400ms
 
 cd "$work"
-offbeat certificate --state run --host 198.51.100.1 >/dev/null
 for site in slow quick; do offbeat enrol $site --state run --address 198.51.100.1:7117 -o $site.kit >/dev/null; done
 offbeat serve digits --state run --listen 198.51.100.1:7117 --sites 2 --set algorithm=fedasync \
     --set 'model={name: mlp, hidden: [256]}' --set 'until={tasks: 400}' --set server.lease=10 >server.log 2>&1 &

@@ -55,7 +55,7 @@ def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def state(offbeat: Any, tmp_path: Path) -> Path:
-    code, said, _ = offbeat("certificate", "--state", tmp_path / "run", "--host", "127.0.0.1")
+    code, _, said = offbeat("enrol", "--state", tmp_path / "run", "--host", "127.0.0.1")
     assert code == 0
     assert "is for 127.0.0.1, until 20" in said
     return tmp_path / "run"
@@ -68,6 +68,48 @@ def kit(offbeat: Any, state: Path, tmp_path: Path) -> Path:
     assert code == 0
     assert OwnAuthority(state).fingerprint in said
     return path
+
+
+def test_the_first_kit_makes_the_authority_of_the_directory(offbeat: Any, tmp_path: Path) -> None:
+    state, kit = tmp_path / "run", tmp_path / "north.kit"
+    assert offbeat("enrol", "north", "--state", state, "-o", kit, "--address", "fl.example.org:7117")[0] == 0
+    own = OwnAuthority(state)
+    assert (own.names, KitFile(kit).read().fingerprint) == (("fl.example.org",), own.fingerprint)
+    made, authority = own.certificate.read_bytes(), own.fingerprint
+    east = ("enrol", "east", "--state", state, "-o", tmp_path / "east.kit", "--address", "10.0.0.1:7117")
+    assert offbeat(*east)[0] == 2
+    assert own.certificate.read_bytes() == made
+    assert offbeat(*east, "--host", "fl.example.org")[0] == 0
+    assert (own.names, own.fingerprint) == (("fl.example.org", "10.0.0.1"), authority)
+
+
+def test_a_kit_of_a_file_of_tokens_has_no_authority(offbeat: Any, tmp_path: Path) -> None:
+    kit = tmp_path / "north.kit"
+    tokens = ("--tokens", tmp_path / "tokens.json")
+    assert offbeat("enrol", "north", *tokens, "-o", kit, "--address", ADDRESS)[0] == 0
+    assert KitFile(kit).read().fingerprint is None
+    assert not OwnAuthority(tmp_path).exists
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("--state", "run"), "give SITE, or --state DIR with"),
+        (("--state", "run", "--host", "a.example", "--expires", "1d"), "give SITE, or --state DIR with"),
+        (("north", "--tokens", "t.json", "--host", "a.example"), "--host is for the certificate of --state"),
+        (("north", "--state", "run", "--dashboard"), "give --state DIR; leave out SITE"),
+        (("--tokens", "t.json", "--dashboard"), "give --state DIR; leave out --tokens"),
+    ],
+)
+def test_enrol_refuses_what_does_not_fit(offbeat: Any, words: tuple[str, ...], why: str) -> None:
+    code, _, said = offbeat("enrol", *words)
+    assert (code, why in said, said.count("\n")) == (2, True, 1), said
+
+
+def test_the_token_of_the_page_notes_who_made_it(offbeat: Any, tmp_path: Path) -> None:
+    assert offbeat("enrol", "--dashboard", "--state", tmp_path / "run", "--as", "anna")[0] == 0
+    acts = read_tokens(tmp_path / "run" / "dashboard-token").acts
+    assert [(act.action, act.site, act.by) for act in acts] == [("site.enrol", "@dashboard", "anna")]
 
 
 def test_one_command_three_kits_and_three_joins_are_a_run(offbeat: Any, state: Path, tmp_path: Path) -> None:

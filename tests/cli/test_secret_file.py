@@ -31,7 +31,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("command", "kept", "name"),
-    [("enrol north", "tokens.json", "north"), ("dashboard-token", "dashboard-token", tokens.DASHBOARD)],
+    [("enrol north", "tokens.json", "north"), ("enrol --dashboard", "dashboard-token", tokens.DASHBOARD)],
 )
 def test_a_token_in_a_file_is_its_owners_and_not_printed(
     offbeat: Any, tmp_path: Path, command: str, kept: str, name: str
@@ -84,7 +84,7 @@ def test_a_kit_has_its_token_already(offbeat: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("command", ["enrol north", "dashboard-token"])
+@pytest.mark.parametrize("command", ["enrol north", "enrol --dashboard"])
 def test_a_directory_that_was_not_there_is_told(offbeat: Any, tmp_path: Path, command: str) -> None:
     code, said, warned = offbeat(*command.split(), "--state", tmp_path / "typo")
     assert (code, said.count("\n")) == (0, 1)

@@ -1,4 +1,4 @@
-"""`offbeat serve`, `join`, `stop`, `enrol`, `dashboard-token`: wrong usage, and a run from end to end."""
+"""`offbeat serve`, `join`, `stop`, `enrol`: wrong usage, and a run from end to end."""
 
 import asyncio
 import json
@@ -27,8 +27,9 @@ from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.serve import stay_for
 from offbeat.data.federated import Source
 from offbeat.data.site import site_data
+from offbeat.net.audit import NO_AUDIT
 from offbeat.net.auth.revocation import serial
-from offbeat.net.auth.tokens import Tokens
+from offbeat.net.auth.tokens import TokenAct, Tokens
 from offbeat.net.monitor.http import MonitorAddress
 from offbeat.net.monitor.scrapes import Scrapes
 from offbeat.net.monitor.snapshot import SiteView, Snapshot
@@ -108,7 +109,7 @@ def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
         (["--dashboard", "nowhere"], r"address 'nowhere': it must be HOST:PORT"),
         (
             ["--dashboard", "0.0.0.0:0"],
-            r"dashboard on 0.0.0.0 needs a token.*: make one with offbeat dashboard-token --state \S+run, or",
+            r"dashboard on 0.0.0.0 needs a token.*: make one with offbeat enrol --dashboard --state \S+run, ",
         ),
         (["--set", "callbacks=[nothing]"], r"nothing"),
     ],
@@ -502,19 +503,19 @@ def test_tokens_that_cannot_be_written_are_refused(
 
 
 def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> None:
-    code, first, _ = offbeat("dashboard-token", "--state", tmp_path / "run")
+    code, first, _ = offbeat("enrol", "--dashboard", "--state", tmp_path / "run")
     kept = (tmp_path / "run" / "dashboard-token").read_bytes()
     assert code == 0
     assert first.strip().encode() not in kept
-    assert offbeat("dashboard-token", "--state", tmp_path / "run")[1] != first
+    assert offbeat("enrol", "--dashboard", "--state", tmp_path / "run")[1] != first
     assert (tmp_path / "run" / "dashboard-token").read_bytes() != kept
     (tmp_path / "file").write_text("", encoding="utf-8")
-    refused(offbeat("dashboard-token", "--state", tmp_path / "file"), "cannot be made")
+    refused(offbeat("enrol", "--dashboard", "--state", tmp_path / "file"), "cannot be made")
 
 
 def server_of(service: Any, listener: Any) -> RunServer:
     """What the page asks of a server."""
-    return cast(RunServer, SimpleNamespace(service=service, listener=listener))
+    return cast(RunServer, SimpleNamespace(service=service, listener=listener, audit=NO_AUDIT))
 
 
 def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path: Path) -> None:
@@ -526,9 +527,22 @@ def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path
             for status in (200, 401):
                 async with session.get(url) as answer:
                     assert answer.status == status
-                made = offbeat("dashboard-token", "--state", tmp_path)[1].strip()
+                made = offbeat("enrol", "--dashboard", "--state", tmp_path)[1].strip()
             async with session.get(url, headers={"Authorization": f"Bearer {made}"}) as answer:
                 assert answer.status == 200
+
+    asyncio.run(go())
+
+
+def test_the_audit_of_a_run_has_who_made_the_token_of_its_page(offbeat: Any, tmp_path: Path) -> None:
+    assert offbeat("enrol", "--dashboard", "--state", tmp_path, "--as", "anna")[0] == 0
+    rows: list[TokenAct] = []
+    server = SimpleNamespace(service=None, listener=None, audit=SimpleNamespace(tokens=rows.extend))
+
+    async def go() -> None:
+        place = MonitorAddress(token=Tokens(tmp_path / "dashboard-token"))
+        async with dashboard_of(place, tmp_path, cast(RunServer, server)):
+            assert [(row.action, row.site, row.by) for row in rows] == [("site.enrol", "@dashboard", "anna")]
 
     asyncio.run(go())
 

@@ -56,7 +56,7 @@ def test_the_parties_meet():
     (alias,) = SERVICES["server"]["networks"]["default"]["aliases"]
     port = server["listen"].rpartition(":")[2]
     page = (DEPLOY.parent / "docs/operate.md").read_text()
-    assert f"certificate --state {server['state']} --host {alias}" in page
+    assert f"enrol --state {server['state']} --host {alias}" in page
     assert f"--address {alias}:{port}" in page
     assert server["sites"] == len(SITES)
     assert len({command(site)["data"] for site in SITES}) == len(SITES)

@@ -8,7 +8,7 @@ from offbeat.net.auth.tokens import DASHBOARD, Tokens
 
 
 def write_page_token(file: Path, token: str) -> None:
-    """Write a token as `offbeat dashboard-token` does, but without a salt."""
+    """Write a token as `offbeat enrol --dashboard` does, but without a salt."""
     hashed = {"salt": "", "sha256": sha256(token.encode()).hexdigest()}
     file.write_text(json.dumps({"sites": {DASHBOARD: [hashed]}}), encoding="utf-8")
 

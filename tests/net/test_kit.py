@@ -190,7 +190,7 @@ def test_the_fingerprint_of_a_kit_covers_all_certificates_that_the_site_trusts(
     assert found.fingerprint.split(", ")[1] == other.fingerprint
     assert found.credentials().ca == both.encode()
     other.ca.write_text(both)
-    assert other.fingerprint == found.fingerprint, "as offbeat certificate prints it"
+    assert other.fingerprint == found.fingerprint, "as offbeat enrol prints it"
     with pytest.raises(UsageError, match="it has 5 certificates of authorities"):
         make_kit("fl.example.org:7117", "north:secret", None, ca * 5, "", "")
 

@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[Change, dict[str, str]]] = {
         {"address": "", "certificate": "not for no.s"},
     ),
     "another host": (issued(hosts=("elsewhere.example.org",)), {}),
-    "expired": (issued(days=-1), {"certificate": "have another signed, or give offbeat certificate"}),
+    "expired": (issued(days=-1), {"certificate": "have another signed, or give offbeat enrol --host"}),
     "near its end": (issued(days=3), {"certificate": "ends in 3.0 days"}),
     "for sites": (
         issued(usage="client"),

@@ -21,7 +21,6 @@ from offbeat.cli import (
     archive,
     audit,
     backup,
-    certificate,
     check,
     compare,
     export,
@@ -84,8 +83,8 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
         simulate_like.simulate_like,
     ),
     "Serve": (
-        serve.serve, stop.stop, status.status, tokens.enrol, tokens.dashboard_token, certificate.certificate,
-        backup.backup, backup.restore, audit.audit, archive.archive,
+        serve.serve, stop.stop, status.status, tokens.enrol, backup.backup, backup.restore,
+        audit.audit, archive.archive,
     ),
     "Take part": (join.join, check.check, helper.helper),
     "Both at once": (federate.federate,),

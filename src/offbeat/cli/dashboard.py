@@ -29,6 +29,7 @@ def dashboard_of(
     Raises:
         UsageError: The page cannot listen there.
     """
+    from offbeat.net.auth.tokens import Tokens
     from offbeat.net.monitor.from_journal import snapshot_of
     from offbeat.net.monitor.http import Watched, dashboard
     from offbeat.net.monitor.scrapes import Scrapes
@@ -37,6 +38,9 @@ def dashboard_of(
     from offbeat.net.server.finished import FinishedService
     from offbeat.runs.record import read_run
 
+    if place.token is not None:
+        # The run's audit has who made the page's token.
+        place = replace(place, token=Tokens(place.token.path, on_change=server.audit.tokens))
     refusals = RefusalLog("page ")
 
     service, listener = server.service, cast("GrpcListener", server.listener)

@@ -1,6 +1,8 @@
 """The commands that are options of other commands now."""
 
 MOVED = {
+    "certificate": "offbeat enrol --state DIR --host NAME",
+    "dashboard-token": "offbeat enrol --dashboard --state DIR",
     "journal": "offbeat replay RUN --print",
     "kit": "offbeat check KIT --offline",
     "statistics": "offbeat report RUN",

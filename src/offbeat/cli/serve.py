@@ -184,8 +184,10 @@ def serve(
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
     )  # fmt: skip
     credentials = with_own(credentials, state, listen)
-    authority = OwnAuthority(state)
-    keeps_own = credentials.certificate == authority.certificate
+    # The certificate may be the own one of another directory, whose run has ended.
+    certificate = credentials.certificate
+    authority = OwnAuthority(state if certificate is None else certificate.parent.parent)
+    keeps_own = certificate == authority.certificate and authority.ca_key.exists()
     set_up = server_set_up.ServerSetUp(
         recipe=loaded, state=state, listen=listen, page=dashboard, unencrypted=unencrypted,
         credentials=credentials, given_tls=tls_cert is not None, options=server_options, test=test,
@@ -211,8 +213,8 @@ def serve(
             stack.callback(signs.cancel)
             if keeps_own:
                 stack.callback(asyncio.create_task(keep_certificate(authority)).cancel)
-            elif credentials.certificate is not None:
-                watch = watch_certificate(credentials.certificate)
+            elif certificate is not None:
+                watch = watch_certificate(certificate)
                 stack.callback(asyncio.create_task(watch).cancel)
             server = serve_run(
                 made.experiment, state, listen, options=server_options, credentials=credentials,

@@ -1,13 +1,14 @@
-"""The commands that make and revoke tokens, of sites and of the live page."""
+"""The command that makes and revokes tokens, of sites and of the live page, and the server's certificate."""
 
 import time
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from offbeat.cli.common_options import AsPerson, StateDirectory, file_option
+from offbeat.cli.common_options import AsPerson, file_option
 from offbeat.cli.console import err, out
 from offbeat.cli.secret_file import TokenOut, new_secret, write_token
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
@@ -20,7 +21,7 @@ _HAND_ON = "give it to the site in a way that nobody else can read; there"
 
 
 def enrol(
-    site: Annotated[str, typer.Argument(metavar="SITE", help="the site's name")],
+    site: Annotated[str | None, typer.Argument(metavar="[SITE]", help="the site's name")] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="the run's directory; its tokens.json")
     ] = None,
@@ -49,13 +50,25 @@ def enrol(
         Path | None,
         file_option("who signs the server's certificate (PEM), for the kit; else the directory's own"),
     ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="make or renew the directory's own certificate, for this name or address; may be repeated",
+        ),
+    ] = None,
     token_out: TokenOut = None,
     by: AsPerson = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="revoke the site's tokens instead")] = False,
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard", help="make the token of the run's live page instead")
+    ] = False,
 ) -> None:
     """Make a token for a site, or its kit.
 
-    The token is printed once. Only its hash is stored at the server.
+    The token is printed once. Only its hash is stored at the server. A kit has the authority of the
+    directory's own certificate. Both are made with the first kit, or with --host, which needs no SITE.
+    `offbeat serve` uses them without an option, and renews the certificate itself 30 days before its end.
     """
     from offbeat.cli.durations import life_of
     from offbeat.net.auth import tokens as store
@@ -63,6 +76,26 @@ def enrol(
 
     if (state is None) == (tokens is None):
         raise UsageError("give --state DIR or --tokens FILE: one of them")
+    of_site: dict[str, object] = {
+        "SITE": site, "--keep": keep, "--samples": samples, "--expires": expires, "-o": kit,
+        "--address": address, "--ca": ca, "--revoke": revoke,
+    }  # fmt: skip
+    if dashboard:
+        extra = _given({**of_site, "--host": host, "--tokens": tokens})
+        if state is None or extra:
+            others = f"; leave out {', '.join(extra)}" if extra else ""
+            raise UsageError(f"--dashboard makes the token of the live page: give --state DIR{others}")
+        _make_page_token(state, token_out, person(by))
+        return
+    if host and (state is None or ca is not None or revoke):
+        raise UsageError(
+            "--host is for the certificate of --state DIR: leave out --tokens, --ca and --revoke"
+        )
+    if site is None:
+        if state is None or not host or _given({**of_site, "--token-out": token_out}):
+            raise UsageError("give SITE, or --state DIR with --dashboard or with --host NAME alone")
+        _certify(state, host)
+        return
     if revoke and keep:
         raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
     allowed = None if samples is None else _sample_range(samples)
@@ -77,7 +110,7 @@ def enrol(
     if kit is not None and token_out is not None:
         raise UsageError(f"-o {kit} has the token, so --token-out {token_out} has no use: give one of them")
     if kit is not None:
-        check_kit(kit, state, address, ca)
+        check_kit(kit, state, address, ca, host or ())
     elif address is not None or ca is not None:
         raise UsageError("--address and --ca are for a kit: give -o FILE too")
     path = tokens or Path(state or "") / TOKENS
@@ -94,6 +127,8 @@ def enrol(
 
     with new_secret("-o" if kit is not None else "--token-out", kit or token_out):
         _directory_of_tokens(path.parent, private=tokens is None)
+        if state is not None and (host or (kit is not None and ca is None)):
+            _certify(state, host or (), address)
         token = store.enrol(path, site, keep=keep, samples=allowed, life=life, hand_over=write, by=person(by))
     if kit is not None:
         _tell_of_kit(kit)
@@ -102,6 +137,11 @@ def enrol(
         out.print(line, markup=False, soft_wrap=True)
     else:
         print(token)  # noqa: T201
+
+
+def _given(options: Mapping[str, object]) -> list[str]:
+    """The options that have a value."""
+    return [option for option, value in options.items() if value]
 
 
 def _directory_of_tokens(directory: Path, *, private: bool) -> None:
@@ -116,8 +156,43 @@ def _directory_of_tokens(directory: Path, *, private: bool) -> None:
         )  # fmt: skip
 
 
-def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | None) -> None:
-    """Check what a kit needs, before the site's old token ends. Raises `UsageError`."""
+def _certify(state: Path, hosts: Sequence[str], address: str | None = None) -> None:
+    """Make a directory's own authority and certificate if it has none, or another certificate for hosts.
+
+    Args:
+        state: The state directory.
+        hosts: Names of the server. None given leaves a certificate that is there as it is.
+        address: The server's address in a kit, whose host the certificate is for too.
+    """
+    with requires_extra("net"):
+        from offbeat.net.address import split
+        from offbeat.net.auth.ca import OwnAuthority
+
+    authority = OwnAuthority(state)
+    if authority.exists and not hosts:
+        return
+    authority.issue([*hosts, *([] if address is None else [split(address)[0]])])
+    names = f"{authority.certificate} is for {', '.join(authority.names)}, until {authority.expires:%Y-%m-%d}"
+    for line in (names, f"fingerprint of its authority: {authority.fingerprint}"):
+        # The other stream has the token.
+        err.print(line, markup=False, soft_wrap=True)
+
+
+def check_kit(
+    kit: Path, state: Path | None, address: str | None, ca: Path | None, hosts: Sequence[str] = ()
+) -> None:
+    """Check what a kit needs, before the site's old token ends.
+
+    Args:
+        kit: The file.
+        state: The server's state directory. None means that there is none.
+        address: Where the site finds the server.
+        ca: Who signs the server's certificate. None means the directory's own authority.
+        hosts: Names for which the directory's certificate is made again, beside the address's.
+
+    Raises:
+        UsageError: There is no address, the certificate is not for it, or `ca` is no authority.
+    """
     with requires_extra("net"):
         from offbeat.net.address import split
         from offbeat.net.auth.ca import OwnAuthority, covers
@@ -136,10 +211,10 @@ def check_kit(kit: Path, state: Path | None, address: str | None, ca: Path | Non
             authorities_in(text)
         except UsageError as error:
             raise UsageError(f"--ca {ca}: {error}") from None
-    elif own is not None and own.exists and not covers(own.names, split(address)[0]):
+    elif own is not None and own.exists and not hosts and not covers(own.names, split(address)[0]):
         raise UsageError(
             f"--address {address}: the server's certificate is for {', '.join(own.names)}; give one of them, "
-            f"or make another: offbeat certificate --state {state} --host {split(address)[0]} --host …"
+            f"or make another for all of its names: --host {split(address)[0]} --host …"
         )
 
 
@@ -194,18 +269,15 @@ def _sample_range(text: str) -> tuple[int, int]:
     raise UsageError(f"--samples {text} is not allowed: give MIN:MAX, such as 100:5000, :5000 or 100:")
 
 
-def dashboard_token(state: StateDirectory, token_out: TokenOut = None) -> None:
-    """Make the token of a run's live page and print it.
-
-    The previous token is no longer valid.
-    """
+def _make_page_token(state: Path, token_out: Path | None, by: str) -> None:
+    """Make the token of a run's live page and print it; the previous token is no longer valid."""
     from offbeat.net.auth.tokens import DASHBOARD, make_token
 
     path = state / PAGE_TOKEN
     with new_secret("--token-out", token_out):
         _directory_of_tokens(state, private=True)
         write = None if token_out is None else partial(write_token, token_out)
-        token = make_token(path, DASHBOARD, hand_over=write)
+        token = make_token(path, DASHBOARD, hand_over=write, by=by)
     if token_out is None:
         print(token)  # noqa: T201
     else:

@@ -31,7 +31,7 @@ def problem_with_dates(certificate: x509.Certificate, now: datetime) -> str | No
         return None
     how = "has expired" if days < 0 else f"ends in {days:.1f} days"
     return (
-        f"{how} ({when}): have another signed, or give offbeat certificate --state DIR, whose "
+        f"{how} ({when}): have another signed, or give offbeat enrol --host NAME, whose "
         "certificate the server renews"
     )
 

@@ -51,7 +51,7 @@ def fetch_snapshot(
         raise UsageError(
             f"{url}: the token would cross the network readable; use https, or accept that with --unencrypted"
         )
-    check_token(token, "dashboard-token")
+    check_token(token, "enrol --dashboard")
     try:
         tls = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ssl.SSLError) as error:

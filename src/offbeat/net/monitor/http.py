@@ -115,7 +115,7 @@ class MonitorAddress:
             place = "DIR" if self.token is None else self.token.path.parent
             raise UsageError(
                 f"dashboard on {self.host} needs a token, because others can reach it: make one with "
-                f"offbeat dashboard-token --state {place}, or listen on 127.0.0.1"
+                f"offbeat enrol --dashboard --state {place}, or listen on 127.0.0.1"
             )
         if self.tls is None and not self.unencrypted:
             raise UsageError(

@@ -15,7 +15,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import NoTraining
 from offbeat.documents import user_path
 from offbeat.experiment import Experiment
-from offbeat.net.audit import AuditLog
+from offbeat.net.audit import Audit, AuditLog
 from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.grpc.server import listen as listen_on
@@ -100,7 +100,7 @@ def serve(
             return FinishedService(run, tells, linger)
         return Service(run, tells, linger, CallbackList(callbacks))
 
-    return RunServer(opened, listen)
+    return RunServer(opened, listen, audit)
 
 
 def connection_limits(experiment: Experiment, options: ServerOptions) -> Limits:
@@ -122,10 +122,13 @@ class RunServer:
     Attributes:
         service: What serves the run. None before the server is entered.
         listener: What listens. None before the server is entered.
+        audit: The run's audit.
     """
 
-    def __init__(self, opened: Callable[[], Service | FinishedService], listen: ListenFactory) -> None:
-        self._opened, self._listen = opened, listen
+    def __init__(
+        self, opened: Callable[[], Service | FinishedService], listen: ListenFactory, audit: Audit
+    ) -> None:
+        self._opened, self._listen, self.audit = opened, listen, audit
         self.service: Service | FinishedService | None = None
         self.listener: Listener | None = None
         self._run: asyncio.Task[str | None] | None = None
