@@ -76,12 +76,13 @@ def enrol(
 
     if (state is None) == (tokens is None):
         raise UsageError("give --state DIR or --tokens FILE: one of them")
-    of_site: dict[str, object] = {
-        "SITE": site, "--keep": keep, "--samples": samples, "--expires": expires, "-o": kit,
-        "--address": address, "--ca": ca, "--revoke": revoke,
+    of_token: dict[str, object] = {
+        "--samples": samples, "--expires": expires, "-o": kit, "--address": address, "--ca": ca,
+        "--token-out": token_out,
     }  # fmt: skip
+    of_site = {"SITE": site, "--keep": keep, "--revoke": revoke, **of_token}
     if dashboard:
-        extra = _given({**of_site, "--host": host, "--tokens": tokens})
+        extra = _given({**of_site, "--token-out": None, "--host": host, "--tokens": tokens})
         if state is None or extra:
             others = f"; leave out {', '.join(extra)}" if extra else ""
             raise UsageError(f"--dashboard makes the token of the live page: give --state DIR{others}")
@@ -92,20 +93,21 @@ def enrol(
             "--host is for the certificate of --state DIR: leave out --tokens, --ca and --revoke"
         )
     if site is None:
-        if state is None or not host or _given({**of_site, "--token-out": token_out}):
+        if state is None or not host or _given(of_site):
             raise UsageError("give SITE, or --state DIR with --dashboard or with --host NAME alone")
         _certify(state, host)
         return
-    if revoke and keep:
-        raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
+    path = tokens or Path(state or "") / TOKENS
+    if revoke:
+        if keep:
+            raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
+        if extra := _given(of_token):
+            option = extra[0]
+            raise UsageError(f"{option} {of_token[option]} is for a site with a token: give --revoke alone")
+        store.revoke(path, site, person(by))
+        out.print(f"{site} has no token any more", markup=False)
+        return
     allowed = None if samples is None else _sample_range(samples)
-    if revoke and (allowed or expires or kit or address or ca or token_out):
-        given = {
-            "--samples": samples, "--expires": expires, "-o": kit, "--address": address, "--ca": ca,
-            "--token-out": token_out,
-        }  # fmt: skip
-        option, value = next((option, value) for option, value in given.items() if value)
-        raise UsageError(f"{option} {value} is for a site with a token: give --revoke alone")
     life = life_of("--expires", expires or (KIT_LIFE if kit is not None else "never"))
     if kit is not None and token_out is not None:
         raise UsageError(f"-o {kit} has the token, so --token-out {token_out} has no use: give one of them")
@@ -113,11 +115,6 @@ def enrol(
         check_kit(kit, state, address, ca, host or ())
     elif address is not None or ca is not None:
         raise UsageError("--address and --ca are for a kit: give -o FILE too")
-    path = tokens or Path(state or "") / TOKENS
-    if revoke:
-        store.revoke(path, site, person(by))
-        out.print(f"{site} has no token any more", markup=False)
-        return
 
     def write(token: str) -> None:
         if kit is not None:

@@ -51,6 +51,7 @@ from offbeat.experiment import PreparedRun
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.secure.release_seeds import FreshSeeds
+from offbeat.net.secure.secure_aggregation import SecureAggregation
 from offbeat.net.server.collapse import SavedCollapse, parameter_norm
 from offbeat.net.server.driver import Driver, SavedDriver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
@@ -132,19 +133,20 @@ class Coordinator:
             message: The message.
         """
         now = self._clock(now)
-        if self.helpers is not None and name in self.helpers.names:
-            registered = self._handler.registered(name, self.helpers.names.index(name))
-            self.helpers.receive(now, name, message, registered)
+        if (helpers := self._helpers_with(name)) is not None:
+            registered = self._handler.registered(name, helpers.names.index(name))
+            helpers.receive(now, name, message, registered)
             self._handler.begin_if_ready(now)
         else:
             self._handler.handle(now, name, message)
 
     def postpones(self, name: str) -> bool:
-        """Whether messages of a site are to be passed later: helpers are waited for."""
-        return self.driver.hold is not None and not self._is_helper(name)
+        """Whether messages of this peer wait: it is a site, and the run waits for helpers."""
+        return self.driver.hold is not None and self._helpers_with(name) is None
 
-    def _is_helper(self, name: str) -> bool:
-        return self.helpers is not None and name in self.helpers.names
+    def _helpers_with(self, name: str) -> SecureAggregation | None:
+        """The helpers, if one of them has this name."""
+        return self.helpers if self.helpers is not None and name in self.helpers.names else None
 
     def heartbeat(self, now: float, name: str, message: Heartbeat | None = None) -> None:
         """Note a sign of life of a site, which has been answered already or needs no answer.
@@ -154,15 +156,15 @@ class Coordinator:
             name: The site's name.
             message: The site's heartbeat; None means another sign of life.
         """
-        if self._is_helper(name):
+        if self._helpers_with(name) is not None:
             self.receive(now, name, message or Heartbeat())
         else:
             self._handler.on_heartbeat(now, name, message)
 
     def disconnected(self, now: float, name: str) -> None:
         """Note that a site's connection has ended: its lease goes on."""
-        if self.helpers is not None and name in self.helpers.names:
-            self.helpers.disconnected(self._clock(now), name)
+        if (helpers := self._helpers_with(name)) is not None:
+            helpers.disconnected(self._clock(now), name)
         elif name in self.registry.sites:
             self.registry.sites[name].connected = False
 
