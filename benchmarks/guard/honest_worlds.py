@@ -13,10 +13,9 @@ at which the rule of collapse finds that the model has collapsed. Each of them i
 
 An update whose own model, where its client's training has ended, has a loss of more than twice the first one
 is of a client whose training diverges: where the guard refuses it, that is counted as `diverged`, and is no
-false alarm. A training that does not work without the guard is counted apart: one of its losses is not
-finite, or the median accuracy of the second half of its evaluations is not above the first. (The counts on
-the page about robust aggregation left out trainings by their losses: those with one above twice the first,
-and those whose median loss of the second half is not below the first.)
+false alarm. A training that does not work without the guard is counted apart: one of its losses is above a
+thousand times the first or not finite, or the median accuracy of the second half of its evaluations is not
+above the first, or all training data are of one class, so that there is nothing to learn.
 What is in --out already is kept, so an interrupted call goes on. `--first` begins with another world: laws
 and rules were tuned on worlds below 70,000 and from 1,000,000 on, and judged on those from 70,000 on.
 
@@ -45,6 +44,8 @@ FIELDS = (
     "skipped", "rolled_back", "collapsed", "works", "first_loss", "last_loss", "reason",
 )  # fmt: skip
 CLASSES, FEATURES, NORM = 5, 12, "parameter_norm"
+OVERFLOWING = 1000.0
+"""A loss this many times the first is of a training that diverges: overfitting does not raise it so far."""
 SPREAD = {"kind": "random"}
 
 
@@ -198,10 +199,11 @@ class Learner(ob.TorchLearner):
 def count(number: int) -> dict[str, Any]:
     """Run one world, and count its false alarms."""
     about, learner, run_with = make(number)
+    classes = len(learner.data.train.y.unique())
     try:
         run = run_with(ob.Guard())
     except ob.RunError as error:  # a training that diverges; ended by the guard if it works without it
-        works_without = works(without_guard(run_with))
+        works_without = works(without_guard(run_with), classes)
         ended = {"updates": 0, "versions": 0, "refused": int(works_without), "diverged": 0}
         ended |= {"skipped": 0, "rolled_back": 0}
         return {**about, **ended, "collapsed": 0, "works": works_without, "reason": str(error)}
@@ -215,7 +217,8 @@ def count(number: int) -> dict[str, Any]:
     return {
         **about, "updates": run.summary.aggregated, "versions": run.summary.versions,
         "refused": len(refused), "diverged": len(rejected) - len(refused),
-        "skipped": len(skipped), "rolled_back": len(back), "collapsed": len(found), "works": works(unguarded),
+        "skipped": len(skipped), "rolled_back": len(back), "collapsed": len(found),
+        "works": works(unguarded, classes),
         "first_loss": losses[0], "last_loss": losses[-1], "reason": reasons[0] if reasons else "",
     }  # fmt: skip
 
@@ -239,12 +242,17 @@ def without_guard(run_with: Callable[[Any], ob.Run]) -> Sequence[Mapping[str, An
         return []
 
 
-def works(metrics: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a training works, by its accuracies: one that overfits does, whatever its losses."""
-    if not metrics or not all(row["loss"] is not None and np.isfinite(row["loss"]) for row in metrics):
+def works(metrics: Sequence[Mapping[str, Any]], classes: int) -> bool:
+    """Whether a training works, by its accuracies: one that overfits does, although its losses rise.
+
+    `classes` is the number of classes in the training data.
+    """
+    if classes < 2 or not metrics or any(row["loss"] is None for row in metrics):
         return False
+    losses = np.array([row["loss"] for row in metrics])
     accuracies = [row["accuracy"] for row in metrics]
-    return float(np.median(accuracies[len(accuracies) // 2 :])) > accuracies[0]
+    learned = float(np.median(accuracies[len(accuracies) // 2 :])) > accuracies[0]
+    return learned and bool((losses <= OVERFLOWING * losses[0]).all())
 
 
 def main() -> None:
