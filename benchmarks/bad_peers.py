@@ -218,7 +218,8 @@ class Fuzzer:
             *framed(Leave("so long")), *framed(update), *framed(Register(0, 0, (1, 2), 3, "run")),
         ]  # fmt: skip
         claim = pb.Envelope(
-            update_submission=pb.UpdateSubmission(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)]
+            update_submission=pb.UpdateSubmission(),
+            body=pb.Body(parts=[pb.Part(kind=pb.Part.DELTA, type=pb.Part.FLOAT32, bytes=10 << 30)]),
         )
         self.claim = pb.Frame(envelopes=[claim]).SerializeToString()
         self.large = pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()

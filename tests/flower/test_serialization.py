@@ -51,7 +51,7 @@ def model(first: float = 1.0) -> Model:
     return Model(LAYOUT, values, torch.tensor([2**60]), torch.tensor([1.0, 2.0, 3.0]))
 
 
-LABELS = st.none() | st.lists(NUMBERS, max_size=3).map(tuple)
+LABELS = st.lists(NUMBERS, max_size=3).map(tuple)
 FROM_SITE = st.one_of(
     st.builds(Register, NUMBERS, NUMBERS, LABELS, st.none(), st.text(max_size=200)),
     st.builds(ModelRequest, NUMBERS, NUMBERS),

@@ -421,7 +421,7 @@ def test_a_loop_of_ones_own_trains_unless_its_tasks_would_have_to_be_stored() ->
         return Registered(0, "run", run_spec(algorithm, server, 3).document(), 60.0)
 
     plain = registered(ob.fedbuff(steps=3))
-    assert register(plain, site, tell_labels=True) == Register(40, 2, None)
+    assert register(plain, site, tell_labels=True) == Register(40, 2)
     (update,) = respond(plain, [TaskAssignment(0, 0, 3, 3, server.initial(3))], Memory(), site)
     assert isinstance(update, UpdateSubmission)
     assert update.steps == 3
@@ -439,7 +439,7 @@ def test_a_node_has_a_policy_too() -> None:
     assert isinstance(refused, Leave)
     assert refused.reason.startswith("this site's policy refuses batches of 20")
     site = Site.of(data, policy=SitePolicy(max_steps=2, clip=1e-6, labels=False))
-    assert register(told, site, tell_labels=True) == Register(40, 0, None)
+    assert register(told, site, tell_labels=True) == Register(40, 0)
     orders = [TaskAssignment(task, 0, steps, 3, server.initial(3)) for task, steps in ((0, 3), (1, 2))]
     failed, update = respond(told, orders, Memory(), site)
     assert isinstance(failed, TaskFailed)

@@ -107,7 +107,7 @@ class Play:
         site = self.sites.setdefault(name, PlayedSite(row.client or 0))
         match row.name:
             case "joined":
-                labels = tuple(data["labels"]) if "labels" in data else None
+                labels = tuple(data.get("labels", ()))
                 c.receive(row.t, name, Register(data["samples"], data["steps_per_epoch"], labels))
             case "wants_model":
                 site.asked = row.steps or 0

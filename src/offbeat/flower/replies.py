@@ -48,7 +48,7 @@ def register(registered: Registered, site: Site, tell_labels: bool) -> Register 
     except UsageError as error:
         return Leave(str(error))
     labels = site.labels if tell_labels else None
-    return Register(site.told_samples, site.steps_per_epoch, tuple(labels) if labels else None)
+    return Register(site.told_samples, site.steps_per_epoch, tuple(labels or ()))
 
 
 def respond(

@@ -4,22 +4,33 @@ A site is one client of the federation: an institution, a device. It opens a con
 answered with `Registered` or `Rejected`, and then both may send at any time. Names of the site's messages
 say what happened there; those of the server say what to do. Either side may fall silent at any moment and
 return with a new connection: every message can be sent again, and names its task.
+
+The protocol's schema is made from these declarations (`scripts/wire_schema.py`), and serialization follows
+them. Numbers of fields are their places here, and those of messages their places in `FromSite` and
+`FromServer`: new ones go to the end. Whole numbers are from 0 to 2^63 - 1; annotations have the other bounds.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 from torch import Tensor
 
-from offbeat.core.events import ClientId, Metrics, TaskId, Version
+from offbeat.core.events import ClientId, TaskId, Version
 from offbeat.core.model import Model
+from offbeat.secure.bounds import HELPERS, LONGEST_REASON, Box, Digest, Name, Reason
 from offbeat.secure.committee import Committee
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
 
-LONGEST_REASON = 500
 MOST_METRICS, LONGEST_METRIC = 32, 64
 """Metrics of an update, and characters of the name of one: the journal has them for every update."""
+UpdateMetrics = Annotated[
+    Mapping[Annotated[str, Meta(max_length=LONGEST_METRIC)], float], Meta(max_length=MOST_METRICS)
+]
+EvaluationMetrics = Annotated[Mapping[Annotated[str, Meta(max_length=100)], float], Meta(max_length=100)]
+Labels = Annotated[tuple[int, ...], Meta(max_length=100_000)]
+NotNegative = Annotated[float, Meta(ge=0)]
+"""A finite number that is not negative."""
 
 
 LABELS_NEEDED = "the algorithm needs each site's number of samples by class: tell it"
@@ -40,7 +51,7 @@ class Register(Struct, frozen=True):
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
     size of the run specification gives it), `labels` its numbers of samples of each class, told only to a
-    server that has asked (`LABELS_NEEDED`).
+    server that has asked (`LABELS_NEEDED`); none otherwise.
     `held_out` is the number of samples that it evaluates models on, when it is asked; 0: none.
     `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
     `run`. With `wants_model` it asks for the final model.
@@ -52,15 +63,15 @@ class Register(Struct, frozen=True):
 
     samples: int
     steps_per_epoch: int
-    labels: tuple[int, ...] | None = None
+    labels: Labels = ()
     holds: TaskId | None = None
-    run: str = ""
+    run: Name = ""
     held_out: int = 0
     wants_model: bool = False
-    public_key: bytes = b""
+    public_key: Digest = b""
     instance: int = 0
-    committee: bytes = b""
-    verify_key: bytes = b""
+    committee: Digest = b""
+    verify_key: Digest = b""
 
 
 class Heartbeat(Struct, frozen=True):
@@ -82,7 +93,7 @@ class UpdateReady(Struct, frozen=True):
 
     task: TaskId
     steps: int
-    metrics: Metrics = field(default_factory=dict)
+    metrics: UpdateMetrics = field(default_factory=dict)
 
 
 class UpdateSubmission(Struct, frozen=True):
@@ -98,18 +109,18 @@ class UpdateSubmission(Struct, frozen=True):
     steps: int
     delta: Tensor | bytes
     integers: Tensor
-    metrics: Metrics = field(default_factory=dict)
+    metrics: UpdateMetrics = field(default_factory=dict)
     lr: float = 0.0
     shared: Tensor | None = None
-    committee: bytes = b""
-    boxes: tuple[bytes, ...] = ()
+    committee: Digest = b""
+    boxes: Annotated[tuple[Box, ...], Meta(max_length=HELPERS)] = ()
 
 
 class TaskFailed(Struct, frozen=True):
     """The task came to nothing at the site, which is idle again."""
 
     task: TaskId
-    reason: str
+    reason: Reason
 
 
 class EvaluationResult(Struct, frozen=True):
@@ -120,14 +131,14 @@ class EvaluationResult(Struct, frozen=True):
 
     version: Version
     samples: int
-    metrics: Metrics = field(default_factory=dict)
-    reason: str = ""
+    metrics: EvaluationMetrics = field(default_factory=dict)
+    reason: Reason = ""
 
 
 class Leave(Struct, frozen=True):
     """The site leaves for good, or has heard that the run is over (`RunFinished`)."""
 
-    reason: str = ""
+    reason: Reason = ""
 
 
 class Renewed(Struct, frozen=True):
@@ -151,11 +162,11 @@ class Registered(Struct, frozen=True):
     """
 
     client: ClientId
-    run: str
+    run: Name
     plan: Mapping[str, Any]
-    lease: float
+    lease: NotNegative
     shares_model: bool = False
-    site: str = ""
+    site: Name = ""
 
 
 class Rejected(Struct, frozen=True):
@@ -164,7 +175,7 @@ class Rejected(Struct, frozen=True):
     With `final` the conversation is over and trying again is of no use.
     """
 
-    reason: str
+    reason: Reason
     final: bool = True
 
 
@@ -177,7 +188,7 @@ class TaskAssignment(Struct, frozen=True):
     seed: int
     model: Model
     ask_after: int = 0
-    lr_factor: float = 1.0
+    lr_factor: NotNegative = 1.0
     hold: bool = False
 
 
@@ -210,7 +221,7 @@ class TaskCancel(Struct, frozen=True):
     """
 
     task: TaskId
-    reason: str
+    reason: Reason
 
 
 class UpdateAck(Struct, frozen=True):
@@ -221,7 +232,7 @@ class UpdateAck(Struct, frozen=True):
 
     task: TaskId
     accepted: bool
-    reason: str = ""
+    reason: Reason = ""
 
 
 class EvaluationRequest(Struct, frozen=True):
@@ -237,8 +248,8 @@ class EvaluationRequest(Struct, frozen=True):
 class RunFinished(Struct, frozen=True):
     """The run named `run` has ended; with its final model, if it shares it and the site has asked for it."""
 
-    reason: str
-    run: str = ""
+    reason: Reason
+    run: Name = ""
     model: Model | None = None
 
 
@@ -248,7 +259,7 @@ class Renewal(Struct, frozen=True):
     For sites that have said that they store it. `expires` is when the token expires, in seconds since 1970.
     """
 
-    token: str
+    token: Annotated[str, Meta(max_length=256)]
     expires: int
 
     def __repr__(self) -> str:

@@ -18,10 +18,14 @@ from hashlib import sha256
 from itertools import chain, combinations
 from math import comb
 from struct import pack
+from typing import Annotated
+
+from msgspec import Meta
 
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.privacy.privacy_options import Privacy, Secure
 from offbeat.core.privacy.sums import largest_weight
+from offbeat.secure.bounds import HELPERS, Digest, Name
 from offbeat.secure.refusals import SecureRefusal
 
 Field = int | float | str | bytes
@@ -94,9 +98,9 @@ class CommitteeMember:
         verify_key: Its Ed25519 public key of 32 bytes, by which its votes are verified.
     """
 
-    name: str
-    public_key: bytes
-    verify_key: bytes
+    name: Name
+    public_key: Digest
+    verify_key: Digest
 
 
 @dataclass(frozen=True)
@@ -120,9 +124,9 @@ class Committee:
         UsageError: A number is outside its range, or two do not go together.
     """
 
-    run: bytes
+    run: Digest
     epoch: int
-    helpers: tuple[CommitteeMember, ...]
+    helpers: Annotated[tuple[CommitteeMember, ...], Meta(max_length=HELPERS)]
     colluding: int
     least: int
     colluding_clients: int

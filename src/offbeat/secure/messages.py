@@ -1,13 +1,17 @@
 """Messages between the server and a helper about one release."""
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Meta
 
 from offbeat.core.events import ClientId, TaskId
+from offbeat.secure.bounds import ENTRIES, HELPERS, Boxes, Digest, Name, Reason, Signature
 
 Words = npt.NDArray[np.uint32]
+_Numbers = Annotated[tuple[int, ...], Meta(max_length=ENTRIES)]
 
 
 @dataclass(frozen=True)
@@ -24,9 +28,9 @@ class UnmaskEntry:
 
     task: TaskId
     client: ClientId
-    site: str
+    site: Name
     weight: int
-    box: bytes = field(repr=False)
+    box: Boxes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -46,11 +50,11 @@ class UnmaskRequest:
     """
 
     release: int
-    committee: bytes
-    groups: tuple[int, ...]
-    entries: tuple[UnmaskEntry, ...]
+    committee: Digest
+    groups: _Numbers
+    entries: Annotated[tuple[UnmaskEntry, ...], Meta(max_length=ENTRIES)]
     check: bool = False
-    votes: tuple[bytes, ...] = field(default=(), repr=False)
+    votes: Annotated[tuple[Signature, ...], Meta(max_length=HELPERS)] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -69,12 +73,12 @@ class UnmaskShare:
     """
 
     release: int
-    manifest: bytes
-    groups: tuple[int, ...]
+    manifest: Digest
+    groups: _Numbers
     instance: int
     total: Words = field(repr=False)
-    vote: bytes = b""
-    sums: tuple[bytes, ...] = ()
+    vote: Signature = b""
+    sums: Annotated[tuple[Digest, ...], Meta(max_length=ENTRIES)] = ()
 
 
 @dataclass(frozen=True)
@@ -88,5 +92,5 @@ class UnmaskRefused:
     """
 
     release: int
-    reason: str
-    tasks: tuple[TaskId, ...] = ()
+    reason: Reason
+    tasks: _Numbers = ()

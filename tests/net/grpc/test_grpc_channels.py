@@ -35,6 +35,7 @@ from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.serialization import serialize
 from offbeat.net.wire.writer import frames
 from offbeat.version import __version__
+from tests.net.announced_body import announced_body
 from tests.net.support import LIMITS, raw, server, site, status, until, write
 from tests.sampling import thorough
 
@@ -375,7 +376,7 @@ def test_nobody_there():
 def attack(rng: random.Random) -> list[bytes]:
     """Frames that break the rules, or that are cut off in the middle."""
     claims = pb.Envelope(
-        update_submission=pb.UpdateSubmission(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)]
+        update_submission=pb.UpdateSubmission(), body=announced_body((pb.Part.DELTA, 10 << 30))
     )
     body = framed(UpdateSubmission(1, 1, torch.zeros(300_000), INTEGERS))
     flipped = bytearray(rng.choice(body))

@@ -17,6 +17,7 @@ from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.reader import MessageReader, ReadResult
 from offbeat.net.wire.serialization import serialize
 from offbeat.net.wire.writer import frames
+from tests.net.announced_body import announced_body
 
 LAYOUT = Layout((*Layout.flat(100_000).entries, Entry("n", (), "int64", "integer")))
 LIMITS = Limits(layout=LAYOUT)
@@ -50,11 +51,9 @@ def refusal(receiver: MessageReader[FromSite], *said: bytes) -> ProtocolError:
     return caught.value
 
 
-def claim(*parts: tuple[int, int]) -> bytes:
-    told = [pb.Part(kind=pb.Part.Kind.ValueType(kind), bytes=size) for kind, size in parts]
-    return pb.Frame(
-        envelopes=[pb.Envelope(update_submission=pb.UpdateSubmission(), parts=told)]
-    ).SerializeToString()
+def claim(*parts: tuple[pb.Part.Kind, int]) -> bytes:
+    envelope = pb.Envelope(update_submission=pb.UpdateSubmission(), body=announced_body(*parts))
+    return pb.Frame(envelopes=[envelope]).SerializeToString()
 
 
 def test_a_claim_of_10_gb_is_refused_before_any_memory_is_taken():
@@ -71,8 +70,8 @@ def test_a_final_model_of_10_gb_is_refused_before_any_memory_is_taken():
     layout = pb.Layout(entries=[pb.Entry(name="w", shape=[5 << 29], dtype="float32", section="parameter")])
     finished = pb.RunFinished(reason="done", layout=layout)
     for parts in ([(pb.Part.VALUES, 10 << 30), (pb.Part.INTEGERS, 0)], [(pb.Part.VALUES, 8)]):
-        told = [pb.Part(kind=kind, bytes=size) for kind, size in parts]
-        frame = pb.Frame(envelopes=[pb.Envelope(run_finished=finished, parts=told)]).SerializeToString()
+        envelope = pb.Envelope(run_finished=finished, body=announced_body(*parts))
+        frame = pb.Frame(envelopes=[envelope]).SerializeToString()
         tracemalloc.start()
         with pytest.raises(ProtocolError, match="bytes: at most 4294967296 are allowed"):
             MessageReader("server", Limits()).feed(frame)

@@ -15,6 +15,7 @@ from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.writer import MessageWriter
 from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare
+from tests.net.announced_body import announced_body
 
 SIZE = 100_000
 HELPERS = tuple(
@@ -69,23 +70,23 @@ def test_what_sites_and_helpers_say_arrives() -> None:
 @pytest.mark.parametrize(
     ("envelope", "why"),
     [
-        (pb.Envelope(unmask_share=pb.UnmaskShare(), parts=[pb.Part(kind=pb.Part.SUM, bytes=4)]), "4 bytes"),
+        (pb.Envelope(unmask_share=pb.UnmaskShare(), body=announced_body((pb.Part.SUM, 4))), "4 bytes"),
         (
             pb.Envelope(
-                update_submission=pb.UpdateSubmission(), parts=[pb.Part(kind=pb.Part.MASKED, bytes=8 << 20)]
+                update_submission=pb.UpdateSubmission(), body=announced_body((pb.Part.MASKED, 8 << 20))
             ),
             "bytes of masked",
         ),
         (
             pb.Envelope(
                 update_submission=pb.UpdateSubmission(),
-                parts=[pb.Part(kind=kind, bytes=4 * SIZE) for kind in (pb.Part.MASKED, pb.Part.SHARED)],
+                body=announced_body((pb.Part.MASKED, 4 * SIZE), (pb.Part.SHARED, 4 * SIZE)),
             ),
             "announces parts",
         ),
-        (pb.Envelope(update_submission=pb.UpdateSubmission(boxes=[b""] * 10)), "announces parts"),
+        (pb.Envelope(update_submission=pb.UpdateSubmission(boxes=[b""] * 10)), "boxes has 10 entries"),
         (pb.Envelope(unmask_share=pb.UnmaskShare(manifest=bytes(33))), "manifest has 33 bytes"),
-        (pb.Envelope(unmask_refused=pb.UnmaskRefused(tasks=[0] * 4097)), "4097 tasks"),
+        (pb.Envelope(unmask_refused=pb.UnmaskRefused(tasks=[0] * 4097)), "tasks has 4097 entries"),
         (pb.Envelope(committee=pb.Committee()), "not for this side"),
     ],
 )

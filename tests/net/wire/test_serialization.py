@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-import offbeat
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.model import Model
 from offbeat.net.messages import (
@@ -46,6 +45,8 @@ from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.reader import MessageReader, parse
 from offbeat.net.wire.serialization import serialize
 from offbeat.net.wire.writer import MessageWriter, frames
+from scripts.wire_schema import PROTO, SOURCE, schema
+from tests.net.announced_body import announced_body
 from tests.sampling import examples
 
 COUNT = st.integers(0, 2**63 - 1)
@@ -109,7 +110,7 @@ hellos = st.builds(
     Register,
     COUNT,
     COUNT,
-    st.none() | st.lists(COUNT, max_size=5).map(tuple),
+    st.lists(COUNT, max_size=5).map(tuple),
     st.none() | COUNT,
     st.text(max_size=200),
     COUNT,
@@ -245,8 +246,8 @@ def test_a_layout_travels_once_and_again_when_it_changes():
         (pb.Envelope(update_ready=pb.UpdateReady(metrics={str(i): 0.0 for i in range(101)})), "101 metrics"),
         (pb.Envelope(update_ready=pb.UpdateReady(metrics={"x" * 101: 0.0})), "a name of 101 characters"),
         (pb.Envelope(register=pb.Register(run="x" * 201)), "run has 201"),
-        (pb.Envelope(register=pb.Register(labels=pb.Labels(counts=[0] * 100_001))), "100001 labels"),
-        (pb.Envelope(heartbeat=pb.Heartbeat(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=4)]), "which only"),
+        (pb.Envelope(register=pb.Register(labels=[0] * 100_001)), "labels has 100001 entries"),
+        (pb.Envelope(heartbeat=pb.Heartbeat(), body=announced_body((pb.Part.DELTA, 4))), "which only"),
         (pb.Envelope(update_submission=pb.UpdateSubmission()), "announces parts"),
     ],
 )
@@ -268,7 +269,7 @@ def test_what_a_site_has_measured_need_not_be_finite(number: str):
         pb.Envelope(update_ready=pb.UpdateReady(metrics=measured)),
         pb.Envelope(
             update_submission=pb.UpdateSubmission(metrics=measured, lr=float(number)),
-            parts=[pb.Part(kind=pb.Part.DELTA), pb.Part(kind=pb.Part.INTEGERS)],
+            body=announced_body((pb.Part.DELTA, 0), (pb.Part.INTEGERS, 0)),
         ),
     ]
     _, done, result = (m for m, _ in receiver.feed(pb.Frame(envelopes=said).SerializeToString()).messages)
@@ -319,15 +320,18 @@ def test_our_own_long_reasons_are_cut_to_what_is_accepted():
     assert got == [Rejected("x" * 499 + "…"), RunFinished("in two lines")]
 
 
+def test_the_schema_is_that_of_the_declarations():
+    assert PROTO.read_text(encoding="utf-8") == schema(), "python scripts/wire_schema.py makes it again"
+
+
 def test_the_generated_module_is_current(tmp_path: Path):
     pytest.importorskip("grpc_tools")
-    source = Path(offbeat.__file__).parents[1]
-    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(source), f"--python_out={tmp_path}",
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(SOURCE), f"--python_out={tmp_path}",
                "offbeat/net/wire/wire.proto"]  # fmt: skip
-    subprocess.run(command, check=True, cwd=source)
+    subprocess.run(command, check=True, cwd=SOURCE)
     kept = Path(pb.__file__).read_text(encoding="utf-8")
     made = (tmp_path / "offbeat" / "net" / "wire" / "wire_pb2.py").read_text(encoding="utf-8")
-    assert descriptor_of(made) == descriptor_of(kept), "generate it again: wire.proto says how"
+    assert descriptor_of(made) == descriptor_of(kept), "python scripts/wire_schema.py makes it again"
 
 
 def descriptor_of(module: str) -> str:

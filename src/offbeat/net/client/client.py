@@ -95,7 +95,7 @@ class SiteClient:
             self._sent_log.close()
             self._worker.close()
 
-    def _hello(self, labels: tuple[int, ...] | None = None) -> Register:
+    def _hello(self, labels: tuple[int, ...] = ()) -> Register:
         """The site's registration; with the numbers of samples by class once the site knows the plan."""
         task = self._worker.task
         run = self._worker.run if task is not None else ""
@@ -175,7 +175,7 @@ class SiteClient:
                 f"the server asks for the numbers of samples by class {why}: they stay here; ask its operator"
             )
         self._run_needs_labels = plan
-        channel.send(self._hello(self._labels))
+        channel.send(self._hello(self._labels or ()))
 
     async def _keep_model(self, finished: RunFinished) -> None:
         """Keep the model that the run shares, if the site asks. Raises `RunError` where it has not come."""

@@ -111,7 +111,7 @@ class SentLog:
         kind = envelope.WhichOneof("message")
         subject = {name: value for name in _SUBJECTS if (value := getattr(message, name, None)) is not None}
         fields = [field.name for field, _ in getattr(envelope, kind).ListFields()]
-        fields += [pb.Part.Kind.Name(part.kind).lower() for part in envelope.parts if part.bytes]
+        fields += [pb.Part.Kind.Name(part.kind).lower() for part in envelope.body.parts if part.bytes]
         self._write(
             {
                 "at": now, "run": self._run, "kind": kind, **subject, "bytes": size,

@@ -214,7 +214,7 @@ class MessageHandler:
             return
         site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
         epoch = register.steps_per_epoch or steps_per_epoch(register.samples, info.batch_size, info.drop_last)
-        changed = bool(site.samples) and site.data != (register.samples, epoch, register.labels)
+        changed = bool(site.samples) and site.data != (register.samples, epoch, register.labels or None)
         if driver.is_spent(site):
             assert driver.engine.ledger is not None
             driver.refuse(site, driver.engine.ledger.left_reason)
@@ -258,7 +258,7 @@ class MessageHandler:
         holds, came_back = register.holds if register.run == info.run else None, site.present
         if not came_back and driver.ending is None:
             holds = holds if not changed and self._can_bring_back(site, holds) else None
-            labels = site.labels = register.labels
+            labels = site.labels = register.labels or None
             driver.effects.sites[site.name] = SiteRow(site.name, site.client, register.samples, labels)
             told = labels if self._labels_needed else None
             driver.apply(now, Joined(site.client, register.samples, epoch, holds, told))

@@ -80,11 +80,11 @@ def check_register(
     elif samples % unit or held_out % unit:
         option, given = ("samples", samples) if samples % unit else ("held_out", held_out)
         reason = Refusal.SAMPLES_UNIT.format(option=option, given=given, unit=unit)
-    elif labels is None and labels_needed:
+    elif not labels and labels_needed:
         reason = LABELS_NEEDED
-    elif labels is not None and classes is not None and len(labels) != classes:
+    elif labels and classes is not None and len(labels) != classes:
         reason = f"labels has {len(labels)} classes, the run has {classes}"
-    elif labels is not None and not all(0 <= count <= samples for count in labels):
+    elif not all(0 <= count <= samples for count in labels):
         reason = f"labels must be from 0 to samples = {samples}"
     else:
         return

@@ -17,6 +17,11 @@ from offbeat.vectors.pool import POOL
 VALUES, INTEGERS, SHARED = pb.Part.VALUES, pb.Part.INTEGERS, pb.Part.SHARED
 DELTA, PAYLOAD = pb.Part.DELTA, pb.Part.PAYLOAD
 MASKED, SUM = pb.Part.MASKED, pb.Part.SUM
+TYPES: Mapping[pb.Part.Kind, pb.Part.Type] = {
+    VALUES: pb.Part.FLOAT32, SHARED: pb.Part.FLOAT32, DELTA: pb.Part.FLOAT32, INTEGERS: pb.Part.INT64,
+    PAYLOAD: pb.Part.BYTES, MASKED: pb.Part.UINT32, SUM: pb.Part.UINT32,
+}  # fmt: skip
+"""The types of the parts' values."""
 _WIDTH: dict[int, int] = {VALUES: 4, INTEGERS: 8, SHARED: 4, DELTA: 4, PAYLOAD: 1, MASKED: 4, SUM: 4}
 _ALONE = ([MASKED], [SUM])
 _BODIES = {
@@ -48,6 +53,11 @@ def announced(kind: str, parts: Sequence[pb.Part], layout: Layout | None, limits
     sizes: dict[int, int] = {part.kind: part.bytes for part in parts}
     if len(sizes) < len(parts):
         raise ProtocolError(f"{kind} has two parts of one kind", "size")
+    for part in parts:
+        if part.kind in TYPES and part.type != TYPES[part.kind]:
+            raise ProtocolError(
+                f"{kind} has {_name(part.kind)} of type {part.type}: it must be {TYPES[part.kind]}"
+            )
     if not sizes and kind not in ("update_submission", "task_assignment", "evaluation_request"):
         return {}
     if kind not in _BODIES:

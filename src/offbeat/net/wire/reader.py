@@ -19,8 +19,9 @@ from offbeat.net.messages import FromServer, FromSite, Message
 from offbeat.net.transport import ProtocolError, Transfer, transfer
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import allocate, announced, read_layout
+from offbeat.net.wire.fields import FROM_SERVER, FROM_SITE
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
-from offbeat.net.wire.serialization import FROM_SERVER, FROM_SITE, check_metric_names, deserialize, kind_of
+from offbeat.net.wire.serialization import deserialize, kind_of, read_fields
 from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG
 
 FIELDS = 64
@@ -95,8 +96,8 @@ class MessageReader(Generic[M]):
         self._check_order(kind)
         has_layout = kind in _WITH_MODEL and getattr(envelope, kind).HasField("layout")
         layout = read_layout(getattr(envelope, kind).layout, self._limits) if has_layout else None
-        check_metric_names(envelope, kind)
-        sizes = announced(kind, envelope.parts, layout or self._layout, self._limits)
+        fields = read_fields(envelope, kind)
+        sizes = announced(kind, envelope.body.parts, layout or self._layout, self._limits)
         if sizes and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.kind}", "frame")
         if sizes and kind not in ("update_submission", "unmask_share"):
@@ -105,7 +106,7 @@ class MessageReader(Generic[M]):
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
         bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
         views = [_writable(bodies[part]) for part, size in sizes.items() if size]
-        message = partial(deserialize, envelope, kind, self._layout, bodies)
+        message = partial(deserialize, kind, fields, self._layout, bodies)
         body = _Body(envelope, kind, message, views, total, total, xxh3_64())
         if total:
             self._body, read.announced = body, total

@@ -1,62 +1,42 @@
 """Messages as protobuf envelopes with bodies of tensors, and back.
 
-A message and its protobuf message have the same name and the same fields; tensors are the body. Every field
-of a peer is checked here: one that is out of range is a `ProtocolError`.
+A message and its protobuf message have the same name and the same fields; tensors are the body. The
+declaration of a field says how its values travel and what a peer may send. Everything else is a
+`ProtocolError`.
 """
 
 import json
-import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
+import msgspec.inspect as types
 import numpy as np
 import torch
-from google.protobuf.descriptor import FieldDescriptor
 from torch import Tensor
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
-from offbeat.net.messages import (
-    LONGEST_METRIC,
-    LONGEST_REASON,
-    MOST_METRICS,
-    FromServer,
-    FromSite,
-    Message,
-    UpdateSubmission,
-    shorten,
-)
+from offbeat.net.messages import Message, UpdateSubmission, shorten
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.bodies import DELTA, INTEGERS, MASKED, PAYLOAD, SHARED, SUM, VALUES, Bodies
-from offbeat.secure.committee import SIGNATURE_BYTES, CommitteeMember
-from offbeat.secure.messages import UnmaskEntry, UnmaskShare
+from offbeat.net.wire.bodies import DELTA, INTEGERS, MASKED, PAYLOAD, SHARED, SUM, TYPES, VALUES, Bodies
+from offbeat.net.wire.fields import MESSAGES, fields_of, optional
+from offbeat.secure.bounds import LONGEST_REASON
+from offbeat.secure.messages import UnmaskShare
 
-RUN, LABELS, DEPTH, TOKEN = 200, 100_000, 32, 256
-DIGEST, BOX, HELPERS, ENTRIES = 32, 8192, 9, 4096
-METRICS: Mapping[str, tuple[int, int]] = {
-    "update_ready": (MOST_METRICS, LONGEST_METRIC),
-    "update_submission": (MOST_METRICS, LONGEST_METRIC),
-    "evaluation_result": (100, 100),
-}
-"""Metrics of a message at most, and characters of the name of one."""
 MOST = (1 << 63) - 1
-
-
-def _kind(message: type[Message]) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", message.__name__).lower()
-
-
-MESSAGES: Mapping[str, type[Message]] = {_kind(message): message for message in get_args(Message)}
-"""The messages by their kind: the name of their field in an envelope."""
-FROM_SITE = frozenset(map(_kind, get_args(FromSite)))
-FROM_SERVER = frozenset(map(_kind, get_args(FromServer)))
+DEPTH = 32
+"""Levels of a JSON object, at most."""
 _KINDS = {message: kind for kind, message in MESSAGES.items()}
+
+
+# ---- to a peer ----
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +55,41 @@ def serialize(message: Message, peer_layout: Layout | None = None) -> OutgoingMe
     """
     if (kind := _KINDS.get(type(message))) is None:
         raise TypeError(f"{type(message).__name__} is not a message")
-    values = {name: convert(getattr(message, name)) for name, convert in _TO_FIELDS[kind]}
+    content = _SENT[kind](message)
     model: Model | None = getattr(message, "model", None)
     if model is not None and model.layout != peer_layout:
-        values["layout"] = _layout(model.layout)
+        content.layout.CopyFrom(_layout(model.layout))
     parts = _parts(message if isinstance(message, UpdateSubmission | UnmaskShare) else model)
-    content = getattr(pb, type(message).__name__)(**values)
-    sizes = [pb.Part(kind=part, bytes=len(octets)) for part, octets in parts]
-    return OutgoingMessage(pb.Envelope(**{kind: content}, parts=sizes), tuple(octets for _, octets in parts))
+    sizes = [pb.Part(kind=part, type=TYPES[part], bytes=len(octets)) for part, octets in parts]
+    envelope = pb.Envelope(**{kind: content}, body=pb.Body(parts=sizes) if parts else None)
+    return OutgoingMessage(envelope, tuple(octets for _, octets in parts))
 
 
-def _to_labels(labels: tuple[int, ...] | None) -> pb.Labels | None:
-    return None if labels is None else pb.Labels(counts=labels)
+def _sender(told: types.Type) -> Callable[[Any], Any]:
+    """The function that makes a value of protobuf of one of ours."""
+    match told:
+        case types.StrType(max_length=most) if most == LONGEST_REASON:
+            return shorten
+        case types.VarTupleType(item_type=types.DataclassType(cls=cls)):
+            return partial(_send_structs, _struct_sender(cls))
+        case types.DictType(value_type=types.AnyType()):
+            return partial(json.dumps, allow_nan=False)
+        case _:
+            return _unchanged
 
 
 def _unchanged(value: Any) -> Any:
     return value
+
+
+def _send_structs(send: Callable[[Any], Any], values: Sequence[Any]) -> list[Any]:
+    return [send(value) for value in values]
+
+
+def _struct_sender(struct: type) -> Callable[[Any], Any]:
+    made = getattr(pb, struct.__name__)
+    senders = [(name, _sender(told)) for name, told in fields_of(struct).items()]
+    return lambda value: made(**{name: send(getattr(value, name)) for name, send in senders})
 
 
 def _layout(layout: Layout) -> pb.Layout:
@@ -141,26 +140,14 @@ def kind_of(envelope: pb.Envelope, allowed: frozenset[str]) -> str:
     return kind
 
 
-def check_metric_names(envelope: pb.Envelope, kind: str) -> None:
-    """Raises `ProtocolError` for metrics of too many or too long names; nothing has been allocated then."""
-    if kind in METRICS:
-        (most, longest), names = METRICS[kind], getattr(envelope, kind).metrics
-        if len(names) > most:
-            raise ProtocolError(f"{kind} has {len(names)} metrics: at most {most} are allowed", "metrics")
-        if (found := max(map(len, names), default=0)) > longest:
-            raise ProtocolError(
-                f"{kind} has a metric with a name of {found} characters: at most {longest} are allowed",
-                "metrics",
-            )
+def read_fields(envelope: pb.Envelope, kind: str) -> dict[str, Any]:
+    """The fields of a message, without its tensors. Raises `ProtocolError` for one that is out of range."""
+    return _READ[kind](kind, getattr(envelope, kind))
 
 
-def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies: Bodies) -> Message:
-    """The message of an envelope whose kind, parts and layout have been checked, with its whole body."""
-    told = getattr(envelope, kind)
-    values: dict[str, Any] = {
-        name: None if optional and not told.HasField(name) else check(name, getattr(told, name))
-        for name, optional, check in _FROM_FIELDS[kind]
-    }
+def deserialize(kind: str, fields: dict[str, Any], layout: Layout | None, bodies: Bodies) -> Message:
+    """The message of fields and parts that have been checked, with its whole body."""
+    values = dict(fields)
     if kind in ("task_assignment", "evaluation_request") or (
         kind in ("model_response", "run_finished") and bodies
     ):
@@ -191,17 +178,54 @@ def _model(layout: Layout | None, bodies: Bodies) -> Model:
     return Model(layout, vectors[VALUES], vectors[INTEGERS], vectors.get(SHARED, torch.zeros(0)))
 
 
+def _reader(told: types.Type) -> Callable[[str, Any], Any]:
+    """The function that checks a value of protobuf, and makes ours of it."""
+    match told:
+        case types.IntType():
+            return count
+        case types.FloatType(ge=0):
+            return _not_negative
+        case types.StrType(max_length=int(most)):
+            return partial(_within, most, "characters")
+        case types.BytesType(max_length=int(most)):
+            return partial(_within, most, "bytes")
+        case types.VarTupleType(item_type=item, max_length=int(most)):
+            return partial(_list, most, _reader(item))
+        case types.DictType(value_type=types.AnyType()):
+            return _json_object
+        case types.DictType(key_type=types.StrType(max_length=int(longest)), max_length=int(most)):
+            return partial(_metrics, most, longest)
+        case types.DataclassType(cls=cls):
+            return partial(_struct, cls, _struct_reader(cls))
+        case types.BoolType() | types.FloatType(ge=None):
+            return lambda _, value: value
+        case _:
+            raise TypeError(f"a field of a message is a {told}: it has no bound, or no way to travel")
+
+
+def _struct_reader(struct: type) -> Callable[[str, Any], dict[str, Any]]:
+    told = fields_of(struct).items()
+    readers = [(name, optional(each) is not None, _reader(optional(each) or each)) for name, each in told]
+
+    def read(kind: str, value: Any) -> dict[str, Any]:
+        return {
+            name: None
+            if absent and not value.HasField(name)
+            else check(f"{kind}.{name}", getattr(value, name))
+            for name, absent, check in readers
+        }
+
+    return read
+
+
+def _struct(struct: type, read: Callable[[str, Any], dict[str, Any]], name: str, value: Any) -> Any:
+    return struct(**read(name, value))
+
+
 def count(name: str, value: int) -> int:
     """A number from 0 to 2^63 - 1."""
     if not 0 <= value <= MOST:
         raise ProtocolError(f"{name} = {value}: it must be from 0 to {MOST}")
-    return value
-
-
-def text(name: str, value: str, most: int) -> str:
-    """A text of at most `most` characters."""
-    if len(value) > most:
-        raise ProtocolError(f"{name} has {len(value)} characters: at most {most} are allowed")
     return value
 
 
@@ -211,14 +235,23 @@ def _not_negative(name: str, value: float) -> float:
     return value
 
 
-def _labels(name: str, value: pb.Labels) -> tuple[int, ...]:
-    if len(value.counts) > LABELS:
-        raise ProtocolError(f"{len(value.counts)} labels: at most {LABELS} are allowed")
-    return tuple(count(name, number) for number in value.counts)
+def _within(most: int, unit: str, name: str, value: Any) -> Any:
+    if len(value) > most:
+        raise ProtocolError(f"{name} has {len(value)} {unit}: at most {most} are allowed")
+    return value
 
 
-def _metrics(_: str, values: Mapping[str, float]) -> dict[str, float]:
+def _list(most: int, read: Callable[[str, Any], Any], name: str, values: Any) -> tuple[Any, ...]:
+    return tuple(read(name, value) for value in _within(most, "entries", name, values))
+
+
+def _metrics(most: int, longest: int, name: str, values: Mapping[str, float]) -> dict[str, float]:
     """Named numbers. They may be NaN: the server refuses such an update, and the connection goes on."""
+    if len(values) > most:
+        raise ProtocolError(f"{name} has {len(values)} metrics: at most {most} are allowed", "metrics")
+    if (found := max(map(len, values), default=0)) > longest:
+        reason = f"{name} has a metric with a name of {found} characters: at most {longest} are allowed"
+        raise ProtocolError(reason, "metrics")
     return dict(sorted(values.items()))
 
 
@@ -244,79 +277,5 @@ def _inside(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def octet_string(name: str, value: bytes, most: int) -> bytes:
-    """A byte string of at most `most` bytes."""
-    if len(value) > most:
-        raise ProtocolError(f"{name} has {len(value)} bytes: at most {most} are allowed")
-    return value
-
-
-def _listed(most: int, check: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
-    """The check of a list of at most `most` values."""
-
-    def checked(name: str, values: Any) -> tuple[Any, ...]:
-        if len(values) > most:
-            raise ProtocolError(f"{len(values)} {name}: at most {most} are allowed")
-        return tuple(check(name, value) for value in values)
-
-    return checked
-
-
-def _member(_: str, told: pb.CommitteeMember) -> CommitteeMember:
-    keys = [octet_string(name, getattr(told, name), DIGEST) for name in ("public_key", "verify_key")]
-    return CommitteeMember(text("name", told.name, RUN), *keys)
-
-
-def _entry(_: str, told: pb.UnmaskEntry) -> UnmaskEntry:
-    numbers = [count(name, getattr(told, name)) for name in ("task", "client", "weight")]
-    site, box = text("site", told.site, RUN), octet_string("box", told.box, HELPERS * BOX)
-    return UnmaskEntry(numbers[0], numbers[1], site, numbers[2], box)
-
-
-_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
-    "reason": shorten,
-    "labels": _to_labels,
-    "plan": lambda plan: json.dumps(plan, allow_nan=False),
-    "helpers": lambda own: [
-        pb.CommitteeMember(name=h.name, public_key=h.public_key, verify_key=h.verify_key) for h in own
-    ],
-    "entries": lambda own: [
-        pb.UnmaskEntry(task=e.task, client=e.client, site=e.site, weight=e.weight, box=e.box) for e in own
-    ],
-}
-_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "reason": lambda name, value: text(name, value, LONGEST_REASON),
-    "run": lambda name, value: text(name, value, RUN),
-    "labels": _labels,
-    "metrics": _metrics,
-    "plan": _json_object,
-    "lease": _not_negative,
-    "lr_factor": _not_negative,
-    "site": lambda name, value: text(name, value, RUN),
-    "token": lambda name, value: text(name, value, TOKEN),
-    **dict.fromkeys(
-        ("public_key", "committee", "manifest", "verify_key"),
-        lambda name, value: octet_string(name, value, DIGEST),
-    ),
-    "boxes": _listed(HELPERS, lambda name, value: octet_string(name, value, BOX)),
-    "helpers": _listed(HELPERS, _member),
-    "entries": _listed(ENTRIES, _entry),
-    "groups": _listed(ENTRIES, count),
-    "vote": lambda name, value: octet_string(name, value, SIGNATURE_BYTES),
-    "votes": _listed(HELPERS, lambda name, value: octet_string(name, value, SIGNATURE_BYTES)),
-    "sums": _listed(ENTRIES, lambda name, value: octet_string(name, value, DIGEST)),
-    "tasks": _listed(ENTRIES, count),
-}
-
-
-def _check(field: FieldDescriptor) -> Callable[[str, Any], Any]:
-    otherwise = count if field.type == FieldDescriptor.TYPE_UINT64 else lambda _, value: value
-    return _CHECKS.get(field.name, otherwise)
-
-
-_FIELDS: Mapping[str, list[FieldDescriptor]] = {
-    kind: [field for field in getattr(pb, message.__name__).DESCRIPTOR.fields if field.name != "layout"]
-    for kind, message in MESSAGES.items()
-}
-_TO_FIELDS = {k: [(f.name, _CONVERSIONS.get(f.name, _unchanged)) for f in fs] for k, fs in _FIELDS.items()}
-_FROM_FIELDS = {k: [(f.name, f.has_presence, _check(f)) for f in fs] for k, fs in _FIELDS.items()}
+_SENT = {kind: _struct_sender(message) for kind, message in MESSAGES.items()}
+_READ = {kind: _struct_reader(message) for kind, message in MESSAGES.items()}

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("envelopes", "chunk")
+    __slots__ = ("envelopes", "chunk", "unfinished")
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
+    UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
     chunk: Chunk
-    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+    unfinished: _containers.RepeatedCompositeFieldContainer[Body]
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., unfinished: _Optional[_Iterable[_Union[Body, _Mapping]]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("sum", "data")
@@ -23,62 +25,18 @@ class Chunk(_message.Message):
     data: bytes
     def __init__(self, sum: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
-class Envelope(_message.Message):
-    __slots__ = ("register", "heartbeat", "model_request", "update_ready", "update_submission", "task_failed", "leave", "registered", "rejected", "task_assignment", "model_response", "task_recall", "upload_grant", "task_cancel", "update_ack", "run_finished", "evaluation_request", "evaluation_result", "committee", "unmask_request", "unmask_share", "unmask_refused", "renewal", "renewed", "parts")
-    REGISTER_FIELD_NUMBER: _ClassVar[int]
-    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
-    MODEL_REQUEST_FIELD_NUMBER: _ClassVar[int]
-    UPDATE_READY_FIELD_NUMBER: _ClassVar[int]
-    UPDATE_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
-    TASK_FAILED_FIELD_NUMBER: _ClassVar[int]
-    LEAVE_FIELD_NUMBER: _ClassVar[int]
-    REGISTERED_FIELD_NUMBER: _ClassVar[int]
-    REJECTED_FIELD_NUMBER: _ClassVar[int]
-    TASK_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
-    MODEL_RESPONSE_FIELD_NUMBER: _ClassVar[int]
-    TASK_RECALL_FIELD_NUMBER: _ClassVar[int]
-    UPLOAD_GRANT_FIELD_NUMBER: _ClassVar[int]
-    TASK_CANCEL_FIELD_NUMBER: _ClassVar[int]
-    UPDATE_ACK_FIELD_NUMBER: _ClassVar[int]
-    RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
-    EVALUATION_REQUEST_FIELD_NUMBER: _ClassVar[int]
-    EVALUATION_RESULT_FIELD_NUMBER: _ClassVar[int]
-    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
-    UNMASK_REQUEST_FIELD_NUMBER: _ClassVar[int]
-    UNMASK_SHARE_FIELD_NUMBER: _ClassVar[int]
-    UNMASK_REFUSED_FIELD_NUMBER: _ClassVar[int]
-    RENEWAL_FIELD_NUMBER: _ClassVar[int]
-    RENEWED_FIELD_NUMBER: _ClassVar[int]
+class Body(_message.Message):
+    __slots__ = ("parts", "offset", "sum")
     PARTS_FIELD_NUMBER: _ClassVar[int]
-    register: Register
-    heartbeat: Heartbeat
-    model_request: ModelRequest
-    update_ready: UpdateReady
-    update_submission: UpdateSubmission
-    task_failed: TaskFailed
-    leave: Leave
-    registered: Registered
-    rejected: Rejected
-    task_assignment: TaskAssignment
-    model_response: ModelResponse
-    task_recall: TaskRecall
-    upload_grant: UploadGrant
-    task_cancel: TaskCancel
-    update_ack: UpdateAck
-    run_finished: RunFinished
-    evaluation_request: EvaluationRequest
-    evaluation_result: EvaluationResult
-    committee: Committee
-    unmask_request: UnmaskRequest
-    unmask_share: UnmaskShare
-    unmask_refused: UnmaskRefused
-    renewal: Renewal
-    renewed: Renewed
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SUM_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[Part]
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., model_request: _Optional[_Union[ModelRequest, _Mapping]] = ..., update_ready: _Optional[_Union[UpdateReady, _Mapping]] = ..., update_submission: _Optional[_Union[UpdateSubmission, _Mapping]] = ..., task_failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., task_assignment: _Optional[_Union[TaskAssignment, _Mapping]] = ..., model_response: _Optional[_Union[ModelResponse, _Mapping]] = ..., task_recall: _Optional[_Union[TaskRecall, _Mapping]] = ..., upload_grant: _Optional[_Union[UploadGrant, _Mapping]] = ..., task_cancel: _Optional[_Union[TaskCancel, _Mapping]] = ..., update_ack: _Optional[_Union[UpdateAck, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., evaluation_request: _Optional[_Union[EvaluationRequest, _Mapping]] = ..., evaluation_result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., committee: _Optional[_Union[Committee, _Mapping]] = ..., unmask_request: _Optional[_Union[UnmaskRequest, _Mapping]] = ..., unmask_share: _Optional[_Union[UnmaskShare, _Mapping]] = ..., unmask_refused: _Optional[_Union[UnmaskRefused, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+    offset: int
+    sum: int
+    def __init__(self, parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., offset: _Optional[int] = ..., sum: _Optional[int] = ...) -> None: ...
 
 class Part(_message.Message):
-    __slots__ = ("kind", "bytes")
+    __slots__ = ("kind", "type", "bytes")
     class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[Part.Kind]
@@ -97,17 +55,103 @@ class Part(_message.Message):
     PAYLOAD: Part.Kind
     MASKED: Part.Kind
     SUM: Part.Kind
+    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNTYPED: _ClassVar[Part.Type]
+        FLOAT32: _ClassVar[Part.Type]
+        INT64: _ClassVar[Part.Type]
+        UINT32: _ClassVar[Part.Type]
+        BYTES: _ClassVar[Part.Type]
+        FLOAT16: _ClassVar[Part.Type]
+        BFLOAT16: _ClassVar[Part.Type]
+    UNTYPED: Part.Type
+    FLOAT32: Part.Type
+    INT64: Part.Type
+    UINT32: Part.Type
+    BYTES: Part.Type
+    FLOAT16: Part.Type
+    BFLOAT16: Part.Type
     KIND_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     kind: Part.Kind
+    type: Part.Type
     bytes: int
-    def __init__(self, kind: _Optional[_Union[Part.Kind, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
+    def __init__(self, kind: _Optional[_Union[Part.Kind, str]] = ..., type: _Optional[_Union[Part.Type, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
-class Labels(_message.Message):
-    __slots__ = ("counts",)
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
-    counts: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
+class Entry(_message.Message):
+    __slots__ = ("name", "shape", "dtype", "section")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: str
+    section: str
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., section: _Optional[str] = ...) -> None: ...
+
+class Layout(_message.Message):
+    __slots__ = ("entries", "shared")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    shared: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., shared: _Optional[int] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("register", "heartbeat", "model_request", "update_ready", "update_submission", "task_failed", "evaluation_result", "leave", "renewed", "unmask_share", "unmask_refused", "registered", "rejected", "task_assignment", "model_response", "task_recall", "upload_grant", "task_cancel", "update_ack", "evaluation_request", "run_finished", "renewal", "committee", "unmask_request", "body")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_READY_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FAILED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_RESULT_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_SHARE_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    TASK_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    TASK_RECALL_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_GRANT_FIELD_NUMBER: _ClassVar[int]
+    TASK_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_ACK_FIELD_NUMBER: _ClassVar[int]
+    EVALUATION_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
+    RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    BODY_FIELD_NUMBER: _ClassVar[int]
+    register: Register
+    heartbeat: Heartbeat
+    model_request: ModelRequest
+    update_ready: UpdateReady
+    update_submission: UpdateSubmission
+    task_failed: TaskFailed
+    evaluation_result: EvaluationResult
+    leave: Leave
+    renewed: Renewed
+    unmask_share: UnmaskShare
+    unmask_refused: UnmaskRefused
+    registered: Registered
+    rejected: Rejected
+    task_assignment: TaskAssignment
+    model_response: ModelResponse
+    task_recall: TaskRecall
+    upload_grant: UploadGrant
+    task_cancel: TaskCancel
+    update_ack: UpdateAck
+    evaluation_request: EvaluationRequest
+    run_finished: RunFinished
+    renewal: Renewal
+    committee: Committee
+    unmask_request: UnmaskRequest
+    body: Body
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., model_request: _Optional[_Union[ModelRequest, _Mapping]] = ..., update_ready: _Optional[_Union[UpdateReady, _Mapping]] = ..., update_submission: _Optional[_Union[UpdateSubmission, _Mapping]] = ..., task_failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., evaluation_result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., unmask_share: _Optional[_Union[UnmaskShare, _Mapping]] = ..., unmask_refused: _Optional[_Union[UnmaskRefused, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., task_assignment: _Optional[_Union[TaskAssignment, _Mapping]] = ..., model_response: _Optional[_Union[ModelResponse, _Mapping]] = ..., task_recall: _Optional[_Union[TaskRecall, _Mapping]] = ..., upload_grant: _Optional[_Union[UploadGrant, _Mapping]] = ..., task_cancel: _Optional[_Union[TaskCancel, _Mapping]] = ..., update_ack: _Optional[_Union[UpdateAck, _Mapping]] = ..., evaluation_request: _Optional[_Union[EvaluationRequest, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., renewal: _Optional[_Union[Renewal, _Mapping]] = ..., committee: _Optional[_Union[Committee, _Mapping]] = ..., unmask_request: _Optional[_Union[UnmaskRequest, _Mapping]] = ..., body: _Optional[_Union[Body, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model", "public_key", "instance", "committee", "verify_key")
@@ -124,7 +168,7 @@ class Register(_message.Message):
     VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
     samples: int
     steps_per_epoch: int
-    labels: Labels
+    labels: _containers.RepeatedScalarFieldContainer[int]
     holds: int
     run: str
     held_out: int
@@ -133,7 +177,7 @@ class Register(_message.Message):
     instance: int
     committee: bytes
     verify_key: bytes
-    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ..., public_key: _Optional[bytes] = ..., instance: _Optional[int] = ..., committee: _Optional[bytes] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Iterable[int]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ..., public_key: _Optional[bytes] = ..., instance: _Optional[int] = ..., committee: _Optional[bytes] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("task", "steps")
@@ -199,11 +243,60 @@ class TaskFailed(_message.Message):
     reason: str
     def __init__(self, task: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class EvaluationResult(_message.Message):
+    __slots__ = ("version", "samples", "metrics", "reason")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    samples: int
+    metrics: _containers.ScalarMap[str, float]
+    reason: str
+    def __init__(self, version: _Optional[int] = ..., samples: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Leave(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Renewed(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class UnmaskShare(_message.Message):
+    __slots__ = ("release", "manifest", "groups", "instance", "vote", "sums")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    release: int
+    manifest: bytes
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    instance: int
+    vote: bytes
+    sums: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, release: _Optional[int] = ..., manifest: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., instance: _Optional[int] = ..., vote: _Optional[bytes] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class UnmaskRefused(_message.Message):
+    __slots__ = ("release", "reason", "tasks")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    release: int
+    reason: str
+    tasks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, release: _Optional[int] = ..., reason: _Optional[str] = ..., tasks: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("client", "run", "plan", "lease", "shares_model", "site")
@@ -228,26 +321,6 @@ class Rejected(_message.Message):
     reason: str
     final: bool
     def __init__(self, reason: _Optional[str] = ..., final: bool = ...) -> None: ...
-
-class Entry(_message.Message):
-    __slots__ = ("name", "shape", "dtype", "section")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    SHAPE_FIELD_NUMBER: _ClassVar[int]
-    DTYPE_FIELD_NUMBER: _ClassVar[int]
-    SECTION_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    shape: _containers.RepeatedScalarFieldContainer[int]
-    dtype: str
-    section: str
-    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., section: _Optional[str] = ...) -> None: ...
-
-class Layout(_message.Message):
-    __slots__ = ("entries", "shared")
-    ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    SHARED_FIELD_NUMBER: _ClassVar[int]
-    entries: _containers.RepeatedCompositeFieldContainer[Entry]
-    shared: int
-    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., shared: _Optional[int] = ...) -> None: ...
 
 class TaskAssignment(_message.Message):
     __slots__ = ("task", "base", "steps", "seed", "ask_after", "lr_factor", "hold", "layout")
@@ -313,6 +386,14 @@ class UpdateAck(_message.Message):
     reason: str
     def __init__(self, task: _Optional[int] = ..., accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
+class EvaluationRequest(_message.Message):
+    __slots__ = ("version", "layout")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    layout: Layout
+    def __init__(self, version: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
+
 class RunFinished(_message.Message):
     __slots__ = ("reason", "run", "layout")
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -323,32 +404,23 @@ class RunFinished(_message.Message):
     layout: Layout
     def __init__(self, reason: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
-class EvaluationRequest(_message.Message):
-    __slots__ = ("version", "layout")
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    LAYOUT_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    layout: Layout
-    def __init__(self, version: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
+class Renewal(_message.Message):
+    __slots__ = ("token", "expires")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    expires: int
+    def __init__(self, token: _Optional[str] = ..., expires: _Optional[int] = ...) -> None: ...
 
-class EvaluationResult(_message.Message):
-    __slots__ = ("version", "samples", "metrics", "reason")
-    class MetricsEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: float
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-    VERSION_FIELD_NUMBER: _ClassVar[int]
-    SAMPLES_FIELD_NUMBER: _ClassVar[int]
-    METRICS_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    version: int
-    samples: int
-    metrics: _containers.ScalarMap[str, float]
-    reason: str
-    def __init__(self, version: _Optional[int] = ..., samples: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., reason: _Optional[str] = ...) -> None: ...
+class CommitteeMember(_message.Message):
+    __slots__ = ("name", "public_key", "verify_key")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    public_key: bytes
+    verify_key: bytes
+    def __init__(self, name: _Optional[str] = ..., public_key: _Optional[bytes] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
 
 class Committee(_message.Message):
     __slots__ = ("run", "epoch", "helpers", "colluding", "least", "colluding_clients", "most", "dominance", "weight_bits", "parameters", "clip")
@@ -376,15 +448,19 @@ class Committee(_message.Message):
     clip: float
     def __init__(self, run: _Optional[bytes] = ..., epoch: _Optional[int] = ..., helpers: _Optional[_Iterable[_Union[CommitteeMember, _Mapping]]] = ..., colluding: _Optional[int] = ..., least: _Optional[int] = ..., colluding_clients: _Optional[int] = ..., most: _Optional[int] = ..., dominance: _Optional[float] = ..., weight_bits: _Optional[int] = ..., parameters: _Optional[int] = ..., clip: _Optional[float] = ...) -> None: ...
 
-class CommitteeMember(_message.Message):
-    __slots__ = ("name", "public_key", "verify_key")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
-    VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    public_key: bytes
-    verify_key: bytes
-    def __init__(self, name: _Optional[str] = ..., public_key: _Optional[bytes] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
+class UnmaskEntry(_message.Message):
+    __slots__ = ("task", "client", "site", "weight", "box")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    BOX_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    client: int
+    site: str
+    weight: int
+    box: bytes
+    def __init__(self, task: _Optional[int] = ..., client: _Optional[int] = ..., site: _Optional[str] = ..., weight: _Optional[int] = ..., box: _Optional[bytes] = ...) -> None: ...
 
 class UnmaskRequest(_message.Message):
     __slots__ = ("release", "committee", "groups", "entries", "check", "votes")
@@ -401,55 +477,3 @@ class UnmaskRequest(_message.Message):
     check: bool
     votes: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, release: _Optional[int] = ..., committee: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., entries: _Optional[_Iterable[_Union[UnmaskEntry, _Mapping]]] = ..., check: bool = ..., votes: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class UnmaskEntry(_message.Message):
-    __slots__ = ("task", "client", "site", "weight", "box")
-    TASK_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_FIELD_NUMBER: _ClassVar[int]
-    SITE_FIELD_NUMBER: _ClassVar[int]
-    WEIGHT_FIELD_NUMBER: _ClassVar[int]
-    BOX_FIELD_NUMBER: _ClassVar[int]
-    task: int
-    client: int
-    site: str
-    weight: int
-    box: bytes
-    def __init__(self, task: _Optional[int] = ..., client: _Optional[int] = ..., site: _Optional[str] = ..., weight: _Optional[int] = ..., box: _Optional[bytes] = ...) -> None: ...
-
-class UnmaskShare(_message.Message):
-    __slots__ = ("release", "manifest", "groups", "instance", "vote", "sums")
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
-    MANIFEST_FIELD_NUMBER: _ClassVar[int]
-    GROUPS_FIELD_NUMBER: _ClassVar[int]
-    INSTANCE_FIELD_NUMBER: _ClassVar[int]
-    VOTE_FIELD_NUMBER: _ClassVar[int]
-    SUMS_FIELD_NUMBER: _ClassVar[int]
-    release: int
-    manifest: bytes
-    groups: _containers.RepeatedScalarFieldContainer[int]
-    instance: int
-    vote: bytes
-    sums: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, release: _Optional[int] = ..., manifest: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., instance: _Optional[int] = ..., vote: _Optional[bytes] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
-
-class UnmaskRefused(_message.Message):
-    __slots__ = ("release", "reason", "tasks")
-    RELEASE_FIELD_NUMBER: _ClassVar[int]
-    REASON_FIELD_NUMBER: _ClassVar[int]
-    TASKS_FIELD_NUMBER: _ClassVar[int]
-    release: int
-    reason: str
-    tasks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, release: _Optional[int] = ..., reason: _Optional[str] = ..., tasks: _Optional[_Iterable[int]] = ...) -> None: ...
-
-class Renewal(_message.Message):
-    __slots__ = ("token", "expires")
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
-    EXPIRES_FIELD_NUMBER: _ClassVar[int]
-    token: str
-    expires: int
-    def __init__(self, token: _Optional[str] = ..., expires: _Optional[int] = ...) -> None: ...
-
-class Renewed(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
