@@ -225,7 +225,7 @@ def test_numbers_of_rare_classes_are_told_neither_in_a_task_nor_at_the_registrat
 
     ended, said = meet(asking, tmp_path, data=data)
     assert "its plan allows none" in str(ended)
-    assert {message.labels for message in said if isinstance(message, Register)} == {None}
+    assert {message.labels for message in said if isinstance(message, Register)} == {()}
 
 
 def test_a_model_that_is_none_tells_nothing(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_both_count_over_a_network_and_nothing_else_leaves(
     updates = [message for message in said if isinstance(message, UpdateSubmission)]
     assert all((u.metrics, u.shared) == ({}, None) and not u.integers.any() for u in updates)
     registers = [message for message in said if isinstance(message, Register)]
-    assert {(r.labels, r.held_out) for r in registers} == {(None, 0)}
+    assert {(r.labels, r.held_out) for r in registers} == {((), 0)}
     assert "Ann" not in repr(said)
     record = ob.read_run(tmp_path / "run")
     assert replay(record, ob.fedbuff(size=2, steps=STEPS)).difference is None

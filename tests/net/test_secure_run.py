@@ -294,7 +294,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
         assert [len(box) for box in update.boxes] == [240] * 4
         assert len(update.committee) == 32
         assert (update.metrics, update.lr, update.shared, len(update.integers)) == ({}, 0.0, None, 0)
-    assert all(message.labels is None for message in said if isinstance(message, Register))
+    assert all(not message.labels for message in said if isinstance(message, Register))
     assert "Ann" not in repr(said)
     words = np.concatenate([update.delta.numpy().view(np.uint8) for update in updates])  # type: ignore[union-attr]
     counts = np.bincount(words, minlength=256)

@@ -78,7 +78,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
     for message in said:
         match message:
             case Register():
-                assert message.labels is None  # of 48 and 12 samples:
+                assert not message.labels  # of 48 and 12 samples:
                 assert (message.samples, message.held_out, message.steps_per_epoch) == (50, UNIT, 0)
             case UpdateSubmission():
                 assert message.metrics == {}
@@ -217,14 +217,14 @@ def test_labels_are_told_where_the_plan_is_known_and_allows_it(
         with torch_left_alone():
             ended, said = meet(asking_for_labels(plan), None, policy=SitePolicy(**policy))
         hellos = [message for message in said if isinstance(message, Register)]
-        assert hellos[0].labels is None
+        assert not hellos[0].labels
         if refusal is not None:
             assert refusal in str(ended)
-            assert {message.labels for message in hellos} == {None}
+            assert {message.labels for message in hellos} == {()}
             assert not sent_of_training(said)
         else:
             assert ended == "done"
-            assert [message.labels is None for message in hellos] == [True, False]
+            assert [bool(message.labels) for message in hellos] == [False, True]
             assert sum(hellos[1].labels or ()) == 60
 
 
@@ -277,7 +277,7 @@ def test_labels_reach_a_server_that_needs_them(tmp_path: Path, monkeypatch: pyte
     assert all(len(row["labels"]) == 10 for row in joined)
     for connection in filter(None, said):
         assert isinstance(connection[0], Register)
-        assert connection[0].labels is None
+        assert not connection[0].labels
 
 
 def test_a_site_leaves_when_the_server_goes_back(tmp_path: Path) -> None:

@@ -16,12 +16,14 @@ from unittest.mock import patch
 import grpc
 from grpc import aio
 
+from offbeat.net.audit import NO_AUDIT
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import GrpcListener
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register
 from offbeat.net.transport import ClientChannel, OnChannel
 from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.unfinished import UnfinishedBodies
 from tests.system.loop import Process, current_process
 
 LIMITS = Limits(messages_per_second=1e9, handshake=4.0, stall=8.0, drain=1.0)
@@ -58,7 +60,9 @@ class Network:
 
     async def listen(self, on_channel: OnChannel) -> "Listening":
         """Listen with the real listener of the process that calls."""
-        listener = GrpcListener(Authenticator(ServerCredentials()), LIMITS, on_channel)
+        listener = GrpcListener(
+            Authenticator(ServerCredentials()), LIMITS, on_channel, NO_AUDIT, UnfinishedBodies()
+        )
         self._listener = listener, current_process()
         return Listening(self, listener)
 

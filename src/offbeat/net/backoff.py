@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from offbeat.net.client.transfers import Attempts
 
 FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # s between attempts to reach a server
+PROGRESS_DELAY = 0.1
+"""Seconds before another connection after one that has brought a message further."""
 GIVE_UP_AFTER = 3 * 86400.0
 """Seconds without a server after which a site gives up by default: longer than a weekend."""
 log = logging.getLogger(__name__)
@@ -90,11 +92,17 @@ class Backoff:
                 f"{what} for {duration_text(limit)} ({reason}): the run may have finished, or the server "
                 "may have moved; --give-up-after says for how many seconds to try"
             )
+        progress = worst is not None and not worst.count
         attempt = max(self._attempt, 0 if worst is None else worst.count - 1)
-        delay = retry_delay(attempt) * self._rng.uniform(0.5, 1.0)
-        self._attempt += 1
+        delay = (PROGRESS_DELAY if progress else retry_delay(attempt)) * self._rng.uniform(0.5, 1.0)
+        self._attempt = 0 if progress else self._attempt + 1
         for each in failed:
-            if (each.size or each.count > 1) and _logged(each.count):
+            if not each.count and _logged(each.connections):
+                log.info(
+                    "%s comes in pieces (%s): %s after %d connections, the next in %.1f s",
+                    each.what, reason, _carried(each), each.connections, delay,
+                )  # fmt: skip
+            if (each.size or each.count > 1) and each.count and _logged(each.count):
                 left = "" if limit is None else f"; gives up in {duration_text(limit - each.seconds)}"
                 log.warning(
                     "%s did not get through (%s): %s, attempt %d, the next in %.1f s%s",

@@ -21,12 +21,14 @@ class Transfer:
         what: The message in words, such as "the update of task 7".
         done: Bytes of the tensors that have been sent or received.
         size: Bytes of all of them.
+        arrived: Those that are known to have come, of `done`. A sender knows what its peer had when it began.
     """
 
     kind: str
     what: str
     done: int
     size: int
+    arrived: int = 0
 
 
 _WORDS = {
@@ -39,10 +41,10 @@ _WORDS = {
 }
 
 
-def transfer(message: object, done: int, size: int) -> Transfer:
+def transfer(message: object, done: int, size: int, arrived: int = 0) -> Transfer:
     """The transfer of a message with tensors, or of the envelope that announces it: they have one name."""
     kind = type(message).__name__
-    return Transfer(kind, _WORDS[kind].format(message), done, size)
+    return Transfer(kind, _WORDS[kind].format(message), done, size, arrived)
 
 
 class ChannelClosedError(ConnectionError):

@@ -30,7 +30,7 @@ def test_a_function_connects_by_itself() -> None:
 def test_an_address_is_shown_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str | None]] = []
 
-    async def connect(address: str, credentials: SiteCredentials, _: Any, proxy: Any) -> None:
+    async def connect(address: str, credentials: SiteCredentials, *_: Any) -> None:
         seen.append((address, credentials.name))
 
     monkeypatch.setattr(module, "connect", connect)

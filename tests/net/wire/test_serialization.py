@@ -204,19 +204,20 @@ def test_what_the_server_says_arrives(said: list[FromServer]):
 def test_frames_are_protobuf_and_protobufs_own_are_read(before: int, message: FromSite, size: int):
     outgoing = serialize(message)
     beats = [serialize(Heartbeat(3, steps)).envelope for steps in range(before)]
-    for frame in frames([*beats, outgoing.envelope], outgoing.body, size):
+    for frame, carried in frames([*beats, outgoing.envelope], outgoing.body, lambda: size):
         theirs = pb.Frame.FromString(frame)
         assert theirs.envelopes or theirs.HasField("chunk")
-        envelopes, checksum, data = parse(frame, 1 << 20)
-        assert list(theirs.envelopes) == envelopes
-        assert (theirs.chunk.sum, theirs.chunk.data) == (checksum, bytes(data or b""))
+        parsed = parse(frame, 1 << 20)
+        assert list(theirs.envelopes) == parsed.envelopes
+        assert (theirs.chunk.sum, theirs.chunk.data) == (parsed.checksum, bytes(parsed.data or b""))
+        assert carried == len(theirs.chunk.data)
         twisted = theirs.chunk.SerializeToString()
         length = pb.Frame(chunk=theirs.chunk).SerializeToString()[1 : -len(twisted)] if twisted else b""
         if twisted:  # the chunk first, among fields that nobody knows, as nobody writes it
-            said = pb.Frame(envelopes=envelopes).SerializeToString()
+            said = pb.Frame(envelopes=parsed.envelopes).SerializeToString()
             unknown = (b"\x18\x81\x01", b"\x21" + bytes(8), b"\x2d" + bytes(4), b"\x32\x01x")
             again = parse(b"".join((*unknown, b"\x12", length, twisted, *unknown, said)), 1 << 20)
-            assert (again[0], again[1], bytes(again[2] or b"")) == (envelopes, checksum, bytes(data or b""))
+            assert again == parsed
 
 
 def test_a_layout_travels_once_and_again_when_it_changes():

@@ -114,7 +114,8 @@ def test_messages_without_a_body_go_together_with_what_comes_after_them():
         frame = pb.Frame.FromString(outbox.frame())
         kinds.append([envelope.WhichOneof("message") for envelope in frame.envelopes])
     assert kinds[0] == ["update_ack", "task_recall", "task_assignment"]
-    assert kinds[1:] == [[], [], [], ["task_cancel"]]
+    assert kinds[-1] == ["task_cancel"]
+    assert not any(kinds[1:-1])
     for task in range(20):
         outbox.put(TaskRecall(task))
     assert len(pb.Frame.FromString(outbox.frame()).envelopes) == TOGETHER

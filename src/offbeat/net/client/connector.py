@@ -1,6 +1,7 @@
 """How a site reaches its server: an address and the site's credentials, or a way of its own."""
 
 import asyncio
+from pathlib import Path
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth.credentials import SiteCredentials
@@ -10,6 +11,7 @@ from offbeat.net.probe import UnreachableError, probe
 from offbeat.net.proxy import Proxy, proxy_for
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.unfinished import DIRECTORY, UnfinishedBodies
 
 _MOST_PROBES = 8
 """Different failures that are probed between two connections."""
@@ -20,6 +22,7 @@ def connector(
     name: str | None = None,
     credentials: SiteCredentials | None = None,
     proxy: str | None = None,
+    state: Path | None = None,
 ) -> Connect:
     """A function that opens connections to a server.
 
@@ -29,6 +32,8 @@ def connector(
         credentials: The site's credentials, which then have its name. None means none but the name.
         proxy: URL of the HTTP proxy on the way, "http://USER:PASSWORD@HOST:PORT", or "env" for that of the
             environment. None means none.
+        state: The directory of the site's state, which keeps what came of a model until the rest comes. None
+            means that it is kept in memory.
 
     Raises:
         UsageError: Name, credentials or proxy are given with a function, which has them itself, or name and
@@ -44,7 +49,7 @@ def connector(
     shown = credentials or SiteCredentials(name)
     if name is not None and shown.name not in (None, name):
         raise UsageError(f"name = {name!r}, and the credentials are of {shown.name!r}: leave one of them out")
-    return ServerConnector(server, shown, proxy_for(server, proxy))
+    return ServerConnector(server, shown, proxy_for(server, proxy), state)
 
 
 class ServerConnector:
@@ -54,6 +59,7 @@ class ServerConnector:
         address: "HOST:PORT" or "unix:PATH".
         credentials: The site's credentials.
         proxy: The proxy on the way. None means none.
+        state: The directory of the site's state. None means none.
 
     Attributes:
         site: The site's name. None means that nothing here has it.
@@ -62,8 +68,15 @@ class ServerConnector:
         UsageError: The site's certificate cannot be read.
     """
 
-    def __init__(self, address: str, credentials: SiteCredentials, proxy: Proxy | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        credentials: SiteCredentials,
+        proxy: Proxy | None = None,
+        state: Path | None = None,
+    ) -> None:
         self.site = credentials.site
+        self._unfinished = UnfinishedBodies(None if state is None else state / DIRECTORY)
         self._address, self._credentials, self._proxy = address, credentials, proxy
         # The probe's reason for each failure, by the failure in gRPC's words.
         self._reasons: dict[str, str] = {}
@@ -82,7 +95,7 @@ class ServerConnector:
             RunError: The server, or the proxy, is set up so that no attempt can work.
         """
         try:
-            channel = await connect(self._address, credentials, Limits(), self._proxy)
+            channel = await connect(self._address, credentials, Limits(), self._proxy, self._unfinished)
         except ChannelRefusedError:
             raise
         except ChannelClosedError as error:

@@ -106,7 +106,7 @@ async def join(
         UsageError: Data, model or learner do not fit what the run asks for, or the policy refuses it.
         RunError: The server refuses the site, or cannot be reached.
     """
-    connect = connector(server, name, credentials)
+    connect = connector(server, name, credentials, state=None if state is None else user_path(state))
     keep = None if keep_model is None else model_keeper(keep_model)
     site = Site.of(data, model, learner, allow, device, validation, policy)
     await asyncio.to_thread(warm_up)

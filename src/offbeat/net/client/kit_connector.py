@@ -52,7 +52,7 @@ class KitConnector:
         self._file, self._certificate, self._key, self._state = file, certificate, key, state
         self._shown = kit.credentials(certificate, key)
         place = address or kit.address
-        self._connector = ServerConnector(place, self._shown, proxy_for(place, proxy))
+        self._connector = ServerConnector(place, self._shown, proxy_for(place, proxy), state)
 
     async def __call__(self) -> ClientChannel:
         """A connection. Raises as `ServerConnector` does."""

@@ -34,8 +34,10 @@ class Attempts:
 
     Attributes:
         what: The message in words.
-        count: Number of connections that have begun it, and have ended before it was acknowledged.
+        count: Number of connections in a row that have begun it, and have not brought it further.
         seconds: Seconds from the first of these ends to the last, without those in which it was not owed.
+        connections: Number of connections that have begun it.
+        arrived: Bytes of it that are known to have come.
         done: Bytes of its tensors that went, or came, in the last attempt.
         size: Bytes of all its tensors; 0 for a message without any.
         last: When the last attempt ended. None means that the message was not owed since.
@@ -44,6 +46,8 @@ class Attempts:
     what: str
     count: int = 0
     seconds: float = 0.0
+    connections: int = 0
+    arrived: int = 0
     done: int = 0
     size: int = 0
     last: float | None = None
@@ -124,9 +128,18 @@ class Transfers:
 
     def _failed(self, now: float, kind: str, what: str, transfer: Transfer | None) -> Attempts:
         attempts = self._attempts.setdefault(kind, Attempts(what))
-        attempts.what, attempts.count = what, attempts.count + 1
-        attempts.seconds += 0.0 if attempts.last is None else now - attempts.last
-        attempts.last = now
+        if attempts.what != what:
+            attempts.what, attempts.connections, attempts.arrived = what, 0, 0
+        arrived = 0 if transfer is None else transfer.arrived
+        if arrived > attempts.arrived:
+            # The link carries the message, if in pieces.
+            attempts.count, attempts.seconds = 0, 0.0
+        elif attempts.last is not None:
+            attempts.seconds += now - attempts.last
+            attempts.count += 1
+        else:
+            attempts.count += 1
+        attempts.arrived, attempts.last, attempts.connections = arrived, now, attempts.connections + 1
         if transfer is not None:
             attempts.done, attempts.size = transfer.done, transfer.size
         return attempts

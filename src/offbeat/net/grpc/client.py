@@ -34,6 +34,7 @@ from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.unfinished import UnfinishedBodies
 from offbeat.vectors.allocator import tune_malloc
 from offbeat.version import __version__
 
@@ -48,9 +49,15 @@ _REFUSALS: dict[grpc.StatusCode, type[ChannelRefusedError]] = {
 
 
 async def connect(
-    address: str, credentials: SiteCredentials, limits: Limits, proxy: Proxy | None = None
+    address: str,
+    credentials: SiteCredentials,
+    limits: Limits,
+    proxy: Proxy | None = None,
+    unfinished: UnfinishedBodies | None = None,
 ) -> ClientChannel:
     """A connection to the server at "HOST:PORT" or "unix:PATH", once it has accepted the site's credential.
+
+    `unfinished` keeps what came of a model whose connection ended, for the next one.
 
     Raises `ChannelRefusedError` if it has not, `ChannelClosedError` if it cannot be reached or is not
     authentic, `UsageError` for an address or file that cannot be used.
@@ -59,7 +66,9 @@ async def connect(
     call, channel, told = await _admitted(address, credentials, limits, proxy)
     if not credentials.renewal_key or told.get(RENEWED_KEY) == "0":
         _warn_of_expiry(told, credentials.renewal_key)
-    return GrpcClientChannel(call, channel, credentials.name or "", limits)
+    connection = GrpcClientChannel(call, channel, limits, unfinished or UnfinishedBodies())
+    await connection.tell_unfinished()
+    return connection
 
 
 async def greeting(
@@ -100,13 +109,16 @@ async def _admitted(
 class GrpcClientChannel:
     """A `ClientChannel` on a gRPC call."""
 
-    def __init__(self, call: Call, channel: aio.Channel, name: str, limits: Limits) -> None:
+    def __init__(
+        self, call: Call, channel: aio.Channel, limits: Limits, unfinished: UnfinishedBodies
+    ) -> None:
         self._call, self._channel, self._drain = call, channel, limits.drain
         stream = GrpcStream(call, lambda _: broken(call))
         self._connection: Connection[FromSite, FromServer] = Connection(
-            name, stream, MessageReader("server", limits), limits, MemoryBudget(limits.memory)
+            "server", stream, MessageReader("server", limits), limits, MemoryBudget(limits.memory), unfinished
         )
         self.send, self.receive = self._connection.send, self._connection.receive
+        self.tell_unfinished = self._connection.tell_unfinished
 
     async def close(self, reason: str = "") -> None:
         """Close the connection once the queue is sent."""

@@ -60,6 +60,7 @@ from offbeat.net.wire.connection import CloseReason, Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.unfinished import UnfinishedBodies
 from offbeat.net.wire.writer import MessageWriter
 from offbeat.runs.permissions import why_unwritable
 from offbeat.vectors.allocator import tune_malloc
@@ -92,16 +93,19 @@ async def listen(
     limits: Limits,
     on_channel: OnChannel,
     audit: Audit = NO_AUDIT,
+    unfinished: UnfinishedBodies | None = None,
 ) -> "GrpcListener":
     """Listen at "HOST:PORT" (port 0: a free one) or "unix:PATH".
 
     `on_channel` is run for each connection of a site. `audit` takes who comes, who is refused and why.
+    `unfinished` keeps what came of an update whose connection ended.
 
     Raises `UsageError` for an address or credentials that cannot be used.
     """
     credentials.check(address)
     tune_malloc()
-    listener = GrpcListener(Authenticator(credentials, audit), limits, on_channel, audit)
+    authenticator = Authenticator(credentials, audit)
+    listener = GrpcListener(authenticator, limits, on_channel, audit, unfinished or UnfinishedBodies())
     await listener.open(address, credentials)
     return listener
 
@@ -110,9 +114,14 @@ class GrpcListener:
     """A listening server."""
 
     def __init__(
-        self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel, audit: Audit = NO_AUDIT
+        self,
+        authenticator: Authenticator,
+        limits: Limits,
+        on_channel: OnChannel,
+        audit: Audit,
+        unfinished: UnfinishedBodies,
     ) -> None:
-        self._audit = audit
+        self._audit, self._unfinished = audit, unfinished
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
         # Open connections: all of them, and those of each site.
@@ -281,7 +290,7 @@ class GrpcListener:
     ) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
-            verified.site, stream, reader, self._limits, self._budget, verified.valid
+            verified.site, stream, reader, self._limits, self._budget, self._unfinished, verified.valid
         )
         try:
             key = metadata.get(RENEWS_KEY, "")[:_LONGEST_NAME]
@@ -395,6 +404,7 @@ class GrpcListener:
             older.connection.abort(ending)
             await asyncio.wait([older.task])
         try:
+            await connection.tell_unfinished()
             await self._on_channel(channel)
         except ChannelClosedError:
             pass

@@ -1,6 +1,7 @@
 """A server of a run: it listens, and serves the run until the run ends or the server is told to leave it."""
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -27,6 +28,7 @@ from offbeat.net.server.service import Service
 from offbeat.net.threads import in_thread
 from offbeat.net.transport import OnChannel
 from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.unfinished import DIRECTORY, UnfinishedBodies
 
 LINGER = 10.0
 """Seconds that a server waits at the end of a run, at most, for sites that have not heard of it."""
@@ -87,7 +89,7 @@ def serve(
     options, audit = options or ServerOptions(), AuditLog(by=by)
     if isinstance(listen, str):
         shown, allowed = credentials or ServerCredentials(), limits or connection_limits(experiment, options)
-        listen = partial(_listen, listen, shown, allowed, audit)
+        listen = partial(_listen, listen, shown, allowed, audit, state)
     elif credentials is not None or limits is not None:
         raise UsageError("credentials and limits are for an address: leave them out with another transport")
 
@@ -100,7 +102,7 @@ def serve(
             return FinishedService(run, tells, linger)
         return Service(run, tells, linger, CallbackList(callbacks))
 
-    return RunServer(opened, listen, audit)
+    return RunServer(opened, listen, audit, state)
 
 
 def connection_limits(experiment: Experiment, options: ServerOptions) -> Limits:
@@ -111,9 +113,15 @@ def connection_limits(experiment: Experiment, options: ServerOptions) -> Limits:
 
 
 async def _listen(
-    address: str, credentials: ServerCredentials, limits: Limits, audit: AuditLog, on_channel: OnChannel
+    address: str,
+    credentials: ServerCredentials,
+    limits: Limits,
+    audit: AuditLog,
+    state: str | Path,
+    on_channel: OnChannel,
 ) -> Listener:
-    return await listen_on(address, credentials, limits, on_channel, audit)
+    unfinished = UnfinishedBodies(user_path(state) / DIRECTORY)
+    return await listen_on(address, credentials, limits, on_channel, audit, unfinished)
 
 
 class RunServer:
@@ -126,9 +134,13 @@ class RunServer:
     """
 
     def __init__(
-        self, opened: Callable[[], Service | FinishedService], listen: ListenFactory, audit: Audit
+        self,
+        opened: Callable[[], Service | FinishedService],
+        listen: ListenFactory,
+        audit: Audit,
+        state: str | Path,
     ) -> None:
-        self._opened, self._listen, self.audit = opened, listen, audit
+        self._opened, self._listen, self.audit, self._state = opened, listen, audit, state
         self.service: Service | FinishedService | None = None
         self.listener: Listener | None = None
         self._run: asyncio.Task[str | None] | None = None
@@ -199,9 +211,13 @@ class RunServer:
     async def _serve(self, service: Service | FinishedService, listener: Listener) -> str | None:
         self._begun = True
         try:
-            return await service.run()
+            reason = await service.run()
         finally:
             await listener.close()
+        if reason is not None:
+            # Nobody goes on with an update of a run that has ended.
+            shutil.rmtree(user_path(self._state) / DIRECTORY, ignore_errors=True)
+        return reason
 
     # ---- in a thread of its own ----
 

@@ -3,7 +3,7 @@
 The sizes that a peer announces are checked against the layout and the limits before memory is allocated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -131,3 +131,11 @@ def _entry(message: pb.Entry) -> Entry:
     if len(message.shape) > 32 or any(size > 1 << 40 for size in message.shape):
         raise ProtocolError(f"tensor {message.name!r} has an impossible shape", "layout")
     return Entry(message.name, tuple(message.shape), message.dtype, message.section)
+
+
+def between(parts: Sequence[memoryview], start: int, end: int) -> Iterator[memoryview]:
+    """The bytes of a body from `start` to `end`, piece by piece."""
+    for part in parts:
+        if start < len(part) and end > 0:
+            yield part[max(start, 0) : end]
+        start, end = start - len(part), end - len(part)

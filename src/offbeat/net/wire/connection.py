@@ -22,9 +22,10 @@ from offbeat.net.transport import (
     Transfer,
 )
 from offbeat.net.wire.deadline import Deadline
-from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.limits import LEAST_CHUNK, Limits
 from offbeat.net.wire.rate_limit import MemoryBudget, TokenBucket
 from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.unfinished import SAVE_EVERY, IncomingBody, UnfinishedBodies
 from offbeat.net.wire.writer import MessageWriter
 
 Out = TypeVar("Out", FromSite, FromServer)
@@ -37,6 +38,8 @@ _ERRORS: dict[str, type[ChannelClosedError]] = {
     "refused": ChannelRefusedError,
 }
 """The error of an end by its kind; that of every other kind is `ChannelClosedError`."""
+_LOST = ("", "slow", "deadline", "replaced", "credential", "revoked", "ours")
+"""Kinds of ends that say nothing against what had come before."""
 
 
 class FrameStream(Protocol):
@@ -71,7 +74,8 @@ class CloseReason:
 class Connection(Generic[Out, In]):
     """A connection with the site named `site`; `still_valid` checks its credential before each message.
 
-    It reads and writes from the start, so it is made where an event loop runs.
+    It reads and writes from the start, so it is made where an event loop runs. `unfinished` keeps a body
+    whose connection ends before it has come whole.
     """
 
     def __init__(
@@ -81,9 +85,12 @@ class Connection(Generic[Out, In]):
         reader: MessageReader[In],
         limits: Limits,
         budget: MemoryBudget,
+        unfinished: UnfinishedBodies,
         still_valid: Callable[[], bool] = lambda: True,
     ) -> None:
         self.site = site
+        self._unfinished, self._saved = unfinished, 0.0
+        self._keeping: asyncio.Task[None] | None = None
         self._stream, self._limits, self._budget = stream, limits, budget
         self._reader: MessageReader[In] = reader
         self._still_valid = still_valid
@@ -117,6 +124,11 @@ class Connection(Generic[Out, In]):
     def sending(self) -> bool:
         """Whether a queued message has not been sent whole."""
         return not self._writer.empty
+
+    async def tell_unfinished(self) -> None:
+        """Tell the peer, with the next message, what is here of bodies that it has not sent whole."""
+        if self._unfinished.has(self.site):
+            self._writer.tell(await asyncio.to_thread(self._unfinished.told, self.site))
 
     def send(self, message: Out) -> None:
         """Queue a message. A peer that lets the queue grow full is disconnected.
@@ -192,7 +204,12 @@ class Connection(Generic[Out, In]):
         # A closed connection keeps no tensors.
         self._transfers = self._under_way()
         self._tasks, self._writer = [], MessageWriter()
-        self._reader.drop()
+        if (body := self._reader.drop()) is not None and self._is_of_use(body):
+            keep = asyncio.to_thread(self._unfinished.keep, self.site, body)
+            self._keeping = asyncio.create_task(keep)
+        if self._keeping is not None:
+            # The next connection is told what was kept here, so the end waits for it.
+            await asyncio.shield(self._keeping)
         self._budget.give(self._reserved)
         self._reserved = 0
         while self._inbox:
@@ -212,6 +229,11 @@ class Connection(Generic[Out, In]):
     def _under_way(self) -> tuple[Transfer, ...]:
         """The last message with a body that was sent, and the one that is being received."""
         return tuple(filter(None, (self._writer.transfer, self._reader.transfer)))
+
+    def _is_of_use(self, body: IncomingBody) -> bool:
+        """Whether a peer could go on with a body: one that has broken the protocol begins anew."""
+        broken = self._ending is not None and self._ending.kind not in _LOST
+        return body.received >= LEAST_CHUNK and not broken
 
     def _changed(self) -> None:
         self._ends.set()
@@ -272,12 +294,19 @@ class Connection(Generic[Out, In]):
 
     async def _take(self, frame: bytes) -> None:
         read = self._reader.feed(frame)
-        if read.has_chunk or read.announced:
+        if read.has_chunk or read.announced is not None:
             self._without_chunk = 0.0
         await self._throttle(len(frame), len(read.messages))
-        if read.announced:
-            await self._budget.take(read.announced)
-            self._reserved = read.announced
+        if read.unfinished:
+            self._writer.peer_has(read.unfinished)
+        if read.announced is not None:
+            await self._budget.take(read.announced.size)
+            self._reserved = read.announced.size
+            await self._begin(read.announced)
+        if self._reader.body is not None:
+            await self._save(self._reader.body)
+        if read.whole is not None and (read.whole.file is not None or self._unfinished.has(self.site)):
+            await asyncio.to_thread(self._unfinished.forget, self.site, read.whole)
         if not read.messages:
             return
         if not self._still_valid():
@@ -293,6 +322,22 @@ class Connection(Generic[Out, In]):
                 self._put(message, partial(self._release, size))
         self._in.set()
         await _until(self._in, lambda: self._ending is not None or self._has_room())
+
+    async def _begin(self, body: IncomingBody) -> None:
+        """Fill in what is here of a body that was announced, or forget what it takes the place of."""
+        self._saved = asyncio.get_running_loop().time()
+        if self._reader.resumes:
+            fill = partial(self._unfinished.resume, self.site)
+            await asyncio.to_thread(self._reader.resume, fill)
+        elif self._unfinished.has(self.site):
+            await asyncio.to_thread(self._unfinished.supersede, self.site, body.kind)
+
+    async def _save(self, body: IncomingBody) -> None:
+        """Write what has come of a body that takes long, so that it outlives this process."""
+        now = asyncio.get_running_loop().time()
+        if now - self._saved >= SAVE_EVERY:
+            self._saved = now
+            await asyncio.to_thread(self._unfinished.save, self.site, body)
 
     def _release(self, size: int) -> None:
         """A message of `size` bytes has been processed."""

@@ -6,14 +6,13 @@ in any order, and unknown ones are skipped. Whatever breaks the rules raises `Pr
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Literal, TypeVar, cast
 
 import numpy as np
 from google.protobuf.message import DecodeError
 from torch import Tensor
-from xxhash import xxh3_64
 
 from offbeat.net.messages import FromServer, FromSite, Message
 from offbeat.net.transport import ProtocolError, Transfer, transfer
@@ -22,7 +21,8 @@ from offbeat.net.wire.bodies import allocate, announced, read_layout
 from offbeat.net.wire.fields import FROM_SERVER, FROM_SITE
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
 from offbeat.net.wire.serialization import deserialize, kind_of, read_fields
-from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG
+from offbeat.net.wire.unfinished import IncomingBody
+from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG, UNFINISHED_TAG
 
 FIELDS = 64
 """Fields of a frame, at most: envelopes, its chunk, and fields of later versions."""
@@ -31,39 +31,43 @@ M = TypeVar("M", FromSite, FromServer)
 
 
 @dataclass(slots=True)
-class _Body:
-    """A body that has not come whole: `unfilled` is the memory to fill, `message` makes the message then."""
+class _UnderWay:
+    """A body that has not come whole: `message` makes the message of it then."""
 
     envelope: pb.Envelope
-    kind: str
+    body: IncomingBody
     message: Callable[[], Message]
-    unfilled: list[memoryview]
-    size: int
-    left: int
-    checksum: xxh3_64
 
 
 @dataclass(slots=True)
 class ReadResult(Generic[M]):
     """The whole messages that a frame completes, each with the bytes of its body.
 
-    `announced` is the size in bytes of a body that the frame announces; `has_chunk`: it has a part of one.
+    `announced` is a body that the frame announces; `has_chunk`: it has a part of one. `whole` is the body
+    that it completes, and `unfinished` what the peer has of bodies that were sent to it.
     """
 
     messages: list[tuple[M, int]]
     has_chunk: bool
-    announced: int = 0
+    announced: IncomingBody | None = None
+    whole: IncomingBody | None = None
+    unfinished: list[pb.Body] = field(default_factory=list)
 
 
 class MessageReader(Generic[M]):
-    """Reads the frames of a `peer`. A site must register first, and once, unless it is `registered`."""
+    """Reads the frames of a `peer`. A site must register first, and once, unless it is `registered`.
+
+    Before the chunks of a body that goes on behind an offset, `resume` must fill in what came before.
+    """
 
     def __init__(self, peer: Literal["site", "server"], limits: Limits, *, registered: bool = False) -> None:
         self._allowed = FROM_SITE if peer == "site" else FROM_SERVER
         self._limits, self._layout = limits, limits.layout
         self._checks_order = peer == "site" and not registered
         self._registered = False
-        self._body: _Body | None = None
+        self._body: _UnderWay | None = None
+        # What the envelope says of a body that goes on, until it was filled in.
+        self._resumed: pb.Body | None = None
 
     @property
     def under_way(self) -> bool:
@@ -71,25 +75,43 @@ class MessageReader(Generic[M]):
         return self._body is not None
 
     @property
+    def body(self) -> IncomingBody | None:
+        """The body that has not come whole; None means none."""
+        return None if self._body is None else self._body.body
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a body was announced that goes on, and what came before is not filled in yet."""
+        return self._resumed is not None
+
+    @property
     def transfer(self) -> Transfer | None:
         """The message whose body has not come whole; None means none."""
-        if (body := self._body) is None:
+        if self._body is None:
             return None
-        return transfer(getattr(body.envelope, body.kind), body.size - body.left, body.size)
+        envelope, body = self._body.envelope, self._body.body
+        return transfer(getattr(envelope, body.kind), body.received, body.size, body.received)
 
     def feed(self, frame: bytes) -> ReadResult[M]:
         """Read a frame. Raises `ProtocolError`."""
-        envelopes, checksum, data = parse(frame, self._limits.envelope)
-        read: ReadResult[M] = ReadResult([], has_chunk=data is not None)
-        for envelope in envelopes:
+        parsed = parse(frame, self._limits.envelope)
+        read: ReadResult[M] = ReadResult([], has_chunk=parsed.data is not None, unfinished=parsed.unfinished)
+        for envelope in parsed.envelopes:
             self._envelope(envelope, read)
-        if data is not None:
-            self._chunk(checksum, data, read)
+        if parsed.data is not None:
+            self._chunk(parsed.checksum, parsed.data, read)
         return read
 
-    def drop(self) -> None:
-        """Free the memory of a body that has not come whole."""
-        self._body = None
+    def resume(self, fill: Callable[[IncomingBody, pb.Body], None]) -> None:
+        """Fill in what is here of the body that goes on, if it does. Raises `ProtocolError`."""
+        if self._body is not None and self._resumed is not None:
+            fill(self._body.body, self._resumed)
+            self._resumed = None
+
+    def drop(self) -> IncomingBody | None:
+        """Give up a body that has not come whole."""
+        under_way, self._body = self._body, None
+        return None if under_way is None or self._resumed is not None else under_way.body
 
     def _envelope(self, envelope: pb.Envelope, read: ReadResult[M]) -> None:
         kind = kind_of(envelope, self._allowed)
@@ -99,19 +121,24 @@ class MessageReader(Generic[M]):
         fields = read_fields(envelope, kind)
         sizes = announced(kind, envelope.body.parts, layout or self._layout, self._limits)
         if sizes and self._body is not None:
-            raise ProtocolError(f"{kind} announces a body within the body of {self._body.kind}", "frame")
+            raise ProtocolError(f"{kind} announces a body within the body of {self._body.body.kind}", "frame")
         if sizes and kind not in ("update_submission", "unmask_share"):
             self._layout = layout or self._layout
             if self._layout is None:
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
         bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
-        views = [_writable(bodies[part]) for part, size in sizes.items() if size]
         message = partial(deserialize, kind, fields, self._layout, bodies)
-        body = _Body(envelope, kind, message, views, total, total, xxh3_64())
-        if total:
-            self._body, read.announced = body, total
-        else:
-            read.messages.append((cast(M, body.message()), body.size))
+        if not total:
+            read.messages.append((cast(M, message()), total))
+            return
+        views = [_writable(bodies[part]) for part, size in sizes.items() if size]
+        parts = tuple((part.kind, part.type, part.bytes) for part in envelope.body.parts)
+        read.announced = IncomingBody(kind, parts, views)
+        self._body = _UnderWay(envelope, read.announced, message)
+        if envelope.body.offset:
+            if envelope.body.offset >= total:
+                raise ProtocolError(f"{kind} goes on behind its end", "size")
+            self._resumed = envelope.body
 
     def _check_order(self, kind: str) -> None:
         if self._checks_order and (kind == "register") == self._registered:
@@ -121,12 +148,13 @@ class MessageReader(Generic[M]):
         self._registered = True
 
     def _chunk(self, checksum: int, data: memoryview, read: ReadResult[M]) -> None:
-        body, size = self._body, len(data)
-        if body is None:
+        if self._body is None or self._resumed is not None:
             raise ProtocolError("a chunk that no message has announced", "frame")
-        if size > body.left:
-            raise ProtocolError(f"a chunk of {size} bytes where {body.left} are left", "frame")
-        if size > MOST_CHUNK or (size < LEAST_CHUNK and size < body.left):
+        body, size = self._body.body, len(data)
+        left = body.size - body.received
+        if size > left:
+            raise ProtocolError(f"a chunk of {size} bytes where {left} are left", "frame")
+        if size > MOST_CHUNK or (size < LEAST_CHUNK and size < left):
             raise ProtocolError(
                 f"a chunk of {size} bytes: {LEAST_CHUNK} to {MOST_CHUNK} are allowed, fewer at the end",
                 "frame",
@@ -134,11 +162,10 @@ class MessageReader(Generic[M]):
         body.checksum.update(data)
         if body.checksum.intdigest() != checksum:
             raise ProtocolError("a chunk whose checksum is wrong", "checksum")
-        _fill(body.unfilled, data)
-        body.left -= size
-        if not body.left:
-            self._body = None
-            read.messages.append((cast(M, body.message()), body.size))
+        body.add(data)
+        if size == left:
+            message, self._body, read.whole = self._body.message, None, body
+            read.messages.append((cast(M, message()), body.size))
 
 
 def _writable(vector: Tensor | bytearray) -> memoryview:
@@ -147,51 +174,46 @@ def _writable(vector: Tensor | bytearray) -> memoryview:
     return vector.numpy().view(np.uint8).data
 
 
-def _fill(unfilled: list[memoryview], data: memoryview) -> None:
-    """Copy data to the first parts that are not full."""
-    while len(data):
-        target = unfilled[0]
-        size = min(len(target), len(data))
-        target[:size] = data[:size]
-        data = data[size:]
-        if size == len(target):
-            unfilled.pop(0)
-        else:
-            unfilled[0] = target[size:]
-
-
 # ---- frames ----
 
 
-def parse(frame: bytes, most: int) -> tuple[list[pb.Envelope], int, memoryview | None]:
-    """The envelopes of a frame, at most `most` bytes each, and the checksum and data of its chunk, if any.
+@dataclass(slots=True)
+class ParsedFrame:
+    """The envelopes of a frame, the checksum and data of its chunk, if it has one, and unfinished bodies."""
 
-    Raises `ProtocolError`.
-    """
-    envelopes: list[pb.Envelope] = []
-    checksum, data, at, fields = 0, None, 0, 0
+    envelopes: list[pb.Envelope] = field(default_factory=list)
+    checksum: int = 0
+    data: memoryview | None = None
+    unfinished: list[pb.Body] = field(default_factory=list)
+
+
+def parse(frame: bytes, most: int) -> ParsedFrame:
+    """The content of a frame, whose envelopes have at most `most` bytes each. Raises `ProtocolError`."""
+    parsed, at, fields = ParsedFrame(), 0, 0
     try:
         while at < len(frame):
             fields += 1
             if fields > FIELDS:
                 raise ProtocolError(f"a frame with more than {FIELDS} fields", "frame")
             tag, at, end = _next_field(frame, at)
+            if tag in (ENVELOPE_TAG, UNFINISHED_TAG) and end - at > most:
+                raise ProtocolError(
+                    f"a message of {end - at} bytes without its tensors: {most} are allowed", "size"
+                )
             if tag == ENVELOPE_TAG:
-                if end - at > most:
-                    raise ProtocolError(
-                        f"a message of {end - at} bytes without its tensors: {most} are allowed", "size"
-                    )
-                envelopes.append(pb.Envelope.FromString(frame[at:end]))
+                parsed.envelopes.append(pb.Envelope.FromString(frame[at:end]))
+            elif tag == UNFINISHED_TAG:
+                parsed.unfinished.append(pb.Body.FromString(frame[at:end]))
             elif tag == CHUNK_TAG:
-                if data is not None:
+                if parsed.data is not None:
                     raise ProtocolError("a frame with two chunks", "frame")
-                checksum, data = _read_chunk(frame, at, end)
+                parsed.checksum, parsed.data = _read_chunk(frame, at, end)
             at = end
     except DecodeError:
         raise _not_protobuf() from None
-    if data is None and not envelopes:
+    if parsed.data is None and not parsed.envelopes:
         raise ProtocolError("a frame with neither an envelope nor a chunk", "frame")
-    return envelopes, checksum, data
+    return parsed
 
 
 def _next_field(frame: bytes, at: int) -> tuple[int, int, int]:

@@ -11,7 +11,7 @@ because protobuf would copy a chunk's data twice more.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from xxhash import xxh3_64
@@ -29,30 +29,38 @@ from offbeat.net.messages import (
 )
 from offbeat.net.transport import Transfer, transfer
 from offbeat.net.wire import wire_pb2 as pb
+from offbeat.net.wire.bodies import between
 from offbeat.net.wire.limits import CHUNK, LEAST_CHUNK
-from offbeat.net.wire.serialization import serialize
+from offbeat.net.wire.serialization import OutgoingMessage, serialize
 from offbeat.secure.messages import UnmaskShare
 
 TOGETHER = 16
 """Messages in a frame, at most: however long their reasons, a frame stays far below its limit."""
 ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags of Frame.envelope and Frame.chunk
+UNFINISHED_TAG = 0x1A  # and of Frame.unfinished
 SUM_TAG, DATA_TAG = 0x09, 0x12  # and of Chunk.sum and Chunk.data
+_SHARE = 16
+"""The part of what a connection has carried that a chunk has: a cut loses no more than a chunk."""
 _WithModel = TaskAssignment | ModelResponse | EvaluationRequest | RunFinished
 _EVERYTHING, _EVALUATION = object(), object()
 
 
 class MessageWriter:
-    """Queue of messages to a peer, with bodies in chunks of `chunk` bytes."""
+    """Queue of messages to a peer, with bodies in chunks of at most `chunk` bytes, at first of `first`."""
 
-    def __init__(self, chunk: int = CHUNK) -> None:
-        self._chunk = chunk
+    def __init__(self, chunk: int = CHUNK, first: int = LEAST_CHUNK) -> None:
+        self._chunk, self._first, self._carried = chunk, first, 0
         self._waiting: deque[Message] = deque()
-        self._body: Iterator[bytes] = iter(())
-        self._next: bytes | None = None
+        # The frames of the messages that are being sent, each with the bytes of the body that it has.
+        self._body: Iterator[tuple[bytes, int]] = iter(())
+        self._next: tuple[bytes, int] | None = None
+        # What the peer has of bodies that it has not received whole, and what it is to be told of those here.
+        self._peer_has: Sequence[pb.Body] = ()
+        self._unfinished: Sequence[pb.Body] = ()
         self._subject: object = None
         # The last message with a body, and the bytes of the body in the last frame.
         self._sent: Transfer | None = None
-        self._in_frame, self._announces = 0, False
+        self._in_frame = 0
         self._told: Layout | None = None
 
     def __len__(self) -> int:
@@ -68,6 +76,14 @@ class MessageWriter:
     def transfer(self) -> Transfer | None:
         """The last message with a body, as far as its frames were `written`; None means none."""
         return self._sent
+
+    def tell(self, unfinished: Sequence[pb.Body]) -> None:
+        """Tell the peer, with the next message, what is here of bodies that did not come whole."""
+        self._unfinished = unfinished
+
+    def peer_has(self, unfinished: Sequence[pb.Body]) -> None:
+        """Note what the peer has of bodies that were sent to it: they go on from there."""
+        self._peer_has = unfinished
 
     def written(self) -> None:
         """Note that the last frame was sent."""
@@ -87,18 +103,17 @@ class MessageWriter:
         else:
             passing = self._take_passing()
             if passing is not None:
-                return next(frames([serialize(passing).envelope], ()))
-        frame, self._next = self._next, next(self._body, None)
-        assert frame is not None
-        if self._sent is not None and not self._announces:
-            self._in_frame = min(self._chunk, self._sent.size - self._sent.done)
-        self._announces = False
+                return pb.Frame(envelopes=[serialize(passing).envelope]).SerializeToString()
+        assert self._next is not None
+        (frame, self._in_frame), self._next = self._next, next(self._body, None)
+        self._carried += self._in_frame
         return frame
 
     def _start(self) -> None:
         """Begin with the first messages, up to one that has a body."""
         envelopes: list[pb.Envelope] = []
         body: tuple[memoryview, ...] = ()
+        offset, checksum = 0, xxh3_64()
         while self._waiting and not body and len(envelopes) < TOGETHER:
             message = self._waiting.popleft()
             outgoing = serialize(message, self._told)
@@ -107,10 +122,17 @@ class MessageWriter:
             envelopes.append(outgoing.envelope)
             body, self._subject = outgoing.body, _subject(message)
             if body:
-                self._sent = transfer(message, 0, sum(map(len, body)))
-                self._announces = self._sent.size > LEAST_CHUNK
-        self._body = frames(envelopes, body, self._chunk)
+                size = sum(map(len, body))
+                if size > LEAST_CHUNK:
+                    offset, checksum = _resumed(outgoing, self._peer_has)
+                self._sent = transfer(message, offset, size, offset)
+        unfinished, self._unfinished = self._unfinished, ()
+        self._body = frames(envelopes, body, self._size, unfinished, offset, checksum)
         self._next = next(self._body)
+
+    def _size(self) -> int:
+        """Bytes of the next chunk: small ones come through a link that is cut again and again."""
+        return max(self._first, min(self._chunk, self._carried // _SHARE // LEAST_CHUNK * LEAST_CHUNK))
 
     def _take_passing(self) -> Message | None:
         """The first message that may be sent before the body is complete."""
@@ -134,47 +156,57 @@ def _subject(message: Message) -> object:
     return getattr(message, "task", _EVERYTHING)
 
 
+def _resumed(outgoing: OutgoingMessage, peer_has: Sequence[pb.Body]) -> tuple[int, xxh3_64]:
+    """The bytes of a body that the peer has, noted in its envelope, and their checksum."""
+    announced = outgoing.envelope.body
+    size = sum(map(len, outgoing.body))
+    for theirs in peer_has:
+        if list(theirs.parts) == list(announced.parts) and 0 < theirs.offset < size:
+            checksum = xxh3_64()
+            for piece in between(outgoing.body, 0, theirs.offset):
+                checksum.update(piece)
+            if checksum.intdigest() == theirs.sum:
+                announced.offset, announced.sum = theirs.offset, theirs.sum
+                return theirs.offset, checksum
+    return 0, xxh3_64()
+
+
 def frames(
-    envelopes: Sequence[pb.Envelope], body: Sequence[memoryview], size: int = CHUNK
-) -> Iterator[bytes]:
-    """The frames of messages of which only the last has a body, in chunks of `size` bytes.
+    envelopes: Sequence[pb.Envelope],
+    body: Sequence[memoryview],
+    size: Callable[[], int] = lambda: CHUNK,
+    unfinished: Sequence[pb.Body] = (),
+    offset: int = 0,
+    checksum: xxh3_64 | None = None,
+) -> Iterator[tuple[bytes, int]]:
+    """The frames of messages of which only the last has a body, each with the bytes of the body in it.
 
     A body that takes a while is announced by a frame of its own: a peer whose connection breaks before the
-    first chunk knows what it has missed.
+    first chunk knows what it has missed. `size` says how large the next chunk is. The first `offset` bytes of
+    the body, whose `checksum` is given, are not sent.
     """
-    head = pb.Frame(envelopes=envelopes).SerializeToString()
-    if sum(map(len, body)) > LEAST_CHUNK:
-        yield head
+    head, whole = (
+        pb.Frame(envelopes=envelopes, unfinished=unfinished).SerializeToString(),
+        sum(map(len, body)),
+    )
+    if whole > LEAST_CHUNK:
+        yield head, 0
         head = b""
-    checksum = xxh3_64()
-    for pieces in _cut(body, size):
+    checksum = checksum or xxh3_64()
+    while offset < whole:
+        pieces = list(between(body, offset, offset + size()))
         for piece in pieces:
             checksum.update(piece)
-        yield b"".join((head, _chunk_head(checksum.intdigest(), pieces), *pieces))
-        head = b""
+        length = sum(map(len, pieces))
+        yield b"".join((head, _chunk_head(checksum.intdigest(), length), *pieces)), length
+        head, offset = b"", offset + length
     if head:
-        yield head
+        yield head, 0
 
 
-def _chunk_head(checksum: int, pieces: Sequence[memoryview]) -> bytes:
-    length = sum(len(piece) for piece in pieces)
+def _chunk_head(checksum: int, length: int) -> bytes:
     inner = b"".join((bytes((SUM_TAG,)), checksum.to_bytes(8, "little"), bytes((DATA_TAG,)), _varint(length)))
     return b"".join((bytes((CHUNK_TAG,)), _varint(len(inner) + length), inner))
-
-
-def _cut(parts: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
-    pieces: list[memoryview] = []
-    space = size
-    for part in parts:
-        while len(part):
-            pieces.append(part[:space])
-            space -= len(pieces[-1])
-            part = part[len(pieces[-1]) :]
-            if not space:
-                yield pieces
-                pieces, space = [], size
-    if pieces:
-        yield pieces
 
 
 def _varint(number: int) -> bytes:
