@@ -10,10 +10,10 @@ from witness import ACKNOWLEDGED, SENT, read_models, read_seeds, read_tasks
 
 from offbeat.core.events import TaskId, Version
 from offbeat.core.journal import Row
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.net.secure.release_seeds import ReleaseSeed
 from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.store import version_file
+from offbeat.runs.schema import version_file
 from offbeat.runs.verify import named_files
 
 SHOWN = 10  # of what must not be

@@ -23,7 +23,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
 from offbeat.core.privacy.accounting import coefficients
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.experiment import Experiment, PreparedRun
 from offbeat.net.run_spec import read_run_spec
 from offbeat.net.secure.release_seeds import FreshSeeds, ReleaseSeed, ReleaseSum

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import offbeat as ob
-from offbeat.runs.store import version_file
+from offbeat.runs.schema import version_file
 from offbeat.runs.verify import named_files
 
 

@@ -25,8 +25,8 @@ from offbeat.core.layout import Layout
 from offbeat.core.learner import Learner, NoTraining, check_learner, in_order, metric_directions
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
+from offbeat.core.privacy.ledger import ReleasePlan, ledger_of
 from offbeat.core.privacy.privacy_options import Privacy
-from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.release import Release
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.core.streams import check_seed

@@ -12,7 +12,7 @@ import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.net.messages import Register, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.coordinator import Coordinator

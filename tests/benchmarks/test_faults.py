@@ -11,7 +11,7 @@ import pytest
 import offbeat as ob
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.net.secure.release_seeds import ReleaseSeed
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"

@@ -11,7 +11,7 @@ from offbeat.core.errors import UsageError
 from offbeat.net.auth import tokens
 from offbeat.net.auth.tokens import Tokens
 from offbeat.net.client.join import model_keeper
-from offbeat.runs import files
+from offbeat.runs import durable_files
 from offbeat.runs.permissions import why_unwritable
 
 ADDRESS = "127.0.0.1:7117"
@@ -26,7 +26,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
             raise OSError(28, "No space left on device", str(path))
         return write(path, *others, **named)
 
-    monkeypatch.setattr(files.os, "open", refuse)
+    monkeypatch.setattr(durable_files.os, "open", refuse)
 
 
 @pytest.mark.parametrize(

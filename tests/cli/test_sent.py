@@ -11,7 +11,8 @@ pytest.importorskip("grpc")
 
 from offbeat.net import SitePolicy
 from offbeat.net.client.about import packed
-from offbeat.net.client.sent_log import FILE, HEARTBEATS_EVERY, SentLog
+from offbeat.net.client.sent_lines import FILE
+from offbeat.net.client.sent_log import HEARTBEATS_EVERY, SentLog
 from offbeat.net.messages import Heartbeat, Register, UpdateSubmission
 from offbeat.runs.files import write_tensors
 from tests.cli.answer import Answer

@@ -9,14 +9,9 @@ from offbeat.core.commands import Aggregate, Command, Drop, Stop
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import Arrived, Joined, Left, Lost, Released, Skipped, Timer
 from offbeat.core.learner import LocalResult
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.privacy_options import Noise, Privacy, Secure
-from offbeat.core.privacy.releases import (
-    AwaitedSums,
-    ReleasePlan,
-    ReleaseSeeds,
-    SummedUpdates,
-    release_of,
-)
+from offbeat.core.privacy.releases import AwaitedSums, ReleaseSeeds, SummedUpdates, release_of
 from offbeat.core.release import EachUpdateInPlace, MadeAtOnce, Release
 from offbeat.core.schedule import Task
 

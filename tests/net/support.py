@@ -17,7 +17,7 @@ from offbeat.algorithms.privacy.private import without_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.learner import Learner, NoTraining
 from offbeat.core.model import Model
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.root import TrainRoot
 from offbeat.data.dataset import Dataset
 from offbeat.experiment import Experiment, PreparedRun

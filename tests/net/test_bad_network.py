@@ -15,8 +15,8 @@ from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
 from offbeat.net.clock import Clock
 from offbeat.net.messages import FromServer, FromSite, ModelRequest, Register
-from offbeat.net.transport import ChannelClosedError
-from offbeat.net.wire.connection import CloseReason, Connection
+from offbeat.net.transport import ChannelClosedError, CloseReason
+from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader

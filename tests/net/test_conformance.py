@@ -13,7 +13,7 @@ from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.schedule import Task
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.secure.private_update import private_update

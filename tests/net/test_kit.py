@@ -85,7 +85,7 @@ def test_a_full_disk_leaves_the_kit_whole(kit: KitFile, monkeypatch: pytest.Monk
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("offbeat.runs.files.os.fsync", full)
+    monkeypatch.setattr("offbeat.runs.durable_files.os.fsync", full)
     with pytest.raises(UsageError, match="No space left"):
         kit.store("north:second", NOW)
     assert kit.path.read_bytes() == before

@@ -22,11 +22,12 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import event_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
+from offbeat.core.privacy.ledger import ReleasePlan
+from offbeat.core.privacy.releases import ReleaseSeeds, SummedUpdates
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.specs import LogisticSpec
 from offbeat.net import SitePolicy, join
-from offbeat.net.client.sent_log import sent_lines
+from offbeat.net.client.sent_lines import sent_lines
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of

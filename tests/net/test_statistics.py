@@ -13,7 +13,7 @@ from offbeat.data.federated import without_clients
 from offbeat.local.feature_statistics import StatisticsLearner
 from offbeat.models.specs import LogisticSpec, StandardizedSpec
 from offbeat.net import SitePolicy
-from offbeat.net.client.sent_log import sent_lines
+from offbeat.net.client.sent_lines import sent_lines
 from offbeat.net.client.site import STATISTICS
 from offbeat.recipes.statistics import read_statistics
 from offbeat.sim.gather_statistics import statistics_experiment

@@ -11,13 +11,8 @@ from safetensors.torch import save_file
 from offbeat.core.errors import DamageError, RunError
 from offbeat.core.layout import Layout
 from offbeat.core.model import Tensors
-from offbeat.runs.files import (
-    read_file,
-    read_model,
-    read_tensors,
-    write_private,
-    write_tensors,
-)
+from offbeat.runs.durable_files import write_private
+from offbeat.runs.files import read_file, read_model, read_tensors, write_tensors
 from offbeat.runs.packing import pack_tensors, unpack_tensors
 
 TENSORS = {

@@ -12,9 +12,9 @@ from offbeat.core.errors import OffbeatError
 from offbeat.inference.model_card import write_card
 from offbeat.net.secure.release_seeds import SecretsFile
 from offbeat.net.server.state_files import UpdateLog
-from offbeat.runs.files import write_private, write_tensors
+from offbeat.runs.durable_files import write_pieces, write_private
+from offbeat.runs.files import write_tensors
 from offbeat.runs.own_files import check_own, make_new, open_own, replacing, write_own
-from offbeat.runs.packing import write_pieces
 from offbeat.runs.schema import Metric
 from offbeat.secure.helper_file import HelperFile
 

@@ -10,7 +10,8 @@ import torch
 from offbeat.callbacks.csv_tracker import CSVFile
 from offbeat.net.client.store import SiteStore
 from offbeat.net.server.state_files import UpdateLog
-from offbeat.runs.files import write_private, write_tensors
+from offbeat.runs.durable_files import write_private
+from offbeat.runs.files import write_tensors
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.store import RunStore
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("apsw")
 pytest.importorskip("greenlet")
 
-from offbeat.runs.files import make_directory, sync_directory
+from offbeat.runs.durable_files import make_directory, sync_directory
 from tests.system.disk import Disk, watching
 
 TRIES = 30

@@ -22,7 +22,7 @@ from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.metric_names import CLIENTS, WORST
 from offbeat.documents import read_text
 from offbeat.runs.csv_text import csv_text, text_of
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.permissions import file_mode
 from offbeat.verdicts.cost import Cost
 from offbeat_papers.levels import RunLevels

@@ -1,4 +1,4 @@
-# Written by scripts/write_factories.py.
+# Written by scripts/write_catalogue.py.
 from offbeat.algorithms.asofed import asofed as asofed
 from offbeat.algorithms.fedasmu import fedasmu as fedasmu
 from offbeat.algorithms.fedasmu.fedssmu import fedssmu as fedssmu

@@ -14,10 +14,10 @@ from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.net.audit import problems
 from offbeat.net.audit_record import audit_rows
 from offbeat.net.server.stored_updates import damaged_updates
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.lock import lock
-from offbeat.runs.record import RunRecord, holds_run, read_run
-from offbeat.runs.verify import Verification, is_site, verify
+from offbeat.runs.record import RunRecord, holds_run, is_site, read_run
+from offbeat.runs.verify import Verification, verify
 
 _PART = ".part-"  # how the name of a folder begins that is no whole copy
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from offbeat.backup.manifest import CopiedFile
 from offbeat.core.errors import OffbeatError, RunError, reason_of
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory
 
 PIECE = 2**20  # bytes that are read at once
 

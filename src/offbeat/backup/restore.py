@@ -17,7 +17,7 @@ from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.net.audit import INSERT, AuditLog, Head
 from offbeat.runs.damage import reading
 from offbeat.runs.database import open_database
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.lock import lock
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import DATABASE, LOCK

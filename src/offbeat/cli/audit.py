@@ -37,9 +37,8 @@ def audit(
     with requires_extra("net"):
         from offbeat.cli.sent import show_sent
         from offbeat.net.audit_record import audit_rows
-        from offbeat.net.client.sent_log import has_sent_lines
-    from offbeat.runs.record import read_run
-    from offbeat.runs.verify import is_site
+        from offbeat.net.client.sent_lines import has_sent_lines
+    from offbeat.runs.record import is_site, read_run
 
     verifies = len(words) == 2 and words[0] == VERIFY
     if not verifies and len(words) != 1:

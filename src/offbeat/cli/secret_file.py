@@ -45,7 +45,7 @@ def new_secret(option: str, file: Path | None) -> Iterator[None]:
 
 def write_token(file: Path, token: str) -> None:
     """Write a token as one line, readable by its owner only. Raises `UsageError`."""
-    from offbeat.runs.files import write_private
+    from offbeat.runs.durable_files import write_private
 
     try:
         write_private(file, f"{token}\n".encode())

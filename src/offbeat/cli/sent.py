@@ -8,7 +8,7 @@ import msgspec
 
 from offbeat.cli.console import add_row, out, plain_table
 from offbeat.core.printable import printable
-from offbeat.net.client.sent_log import DAMAGED, RUN, has_sent_lines, sent_lines
+from offbeat.net.client.sent_lines import DAMAGED, RUN, has_sent_lines, sent_lines
 from offbeat.units import size_text
 
 _IN_TOTALS = ("at", "run", "kind", "bytes", "count")

@@ -56,7 +56,7 @@ def status(
                 f"--token-file, --ca and --unencrypted are for a live page: {target} is not a URL, which "
                 "begins with http:// or https://"
             )
-        from offbeat.runs.verify import is_site
+        from offbeat.runs.record import is_site
 
         if is_site(Path(target)):
             _show_site(Path(target), as_json)

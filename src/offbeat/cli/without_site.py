@@ -12,7 +12,8 @@ from offbeat.core.model import Model
 from offbeat.net.server.without_site import Contribution, contribution, replay_without
 from offbeat.recipes.build import make_experiment, make_server_learner, recorded_algorithm, recorded_recipe
 from offbeat.recipes.names import check_names
-from offbeat.runs.files import sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import write_tensors
 from offbeat.runs.record import RunRecord
 
 

@@ -62,7 +62,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Until
-from offbeat.core.privacy.releases import PrivacyLedger, SavedLedger
+from offbeat.core.privacy.ledger import PrivacyLedger, SavedLedger
 from offbeat.core.schedule import Schedule
 from offbeat.core.server import UNSEEN, SavedServer, Server
 

@@ -16,7 +16,7 @@ import torch
 import yaml
 
 from offbeat.core.metric_names import CLIENTS, NamedMetric, finite, in_order
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.inference.markdown import code_block, escaped, table
 from offbeat.inference.trained import TrainedModule
 from offbeat.runs.own_files import check_replaceable, write_own

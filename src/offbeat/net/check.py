@@ -9,7 +9,7 @@ from time import time
 from offbeat.core.errors import OffbeatError
 from offbeat.net.address import is_local
 from offbeat.net.auth.credentials import SiteCredentials
-from offbeat.net.grpc.client import greeting, token_ends
+from offbeat.net.grpc.call import greeting, token_ends
 from offbeat.net.grpc.protocol import TIME_KEY
 from offbeat.net.grpc.throughput import BusyError, measure
 from offbeat.net.probe import UnreachableError, probe

@@ -22,7 +22,7 @@ from offbeat.net.address import check_name, split
 from offbeat.net.auth.ca import fingerprints
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.auth.tokens import check_token, split_token
-from offbeat.runs.files import write_private
+from offbeat.runs.durable_files import write_private
 
 log = logging.getLogger(__name__)
 VERSION = 1

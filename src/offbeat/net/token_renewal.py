@@ -62,7 +62,7 @@ class RenewingServerChannel:
                 await self._clock.sleep(LONGEST_SLEEP)
                 continue
             self._answered.clear()
-            self._channel.send(renewal)
+            self._channel.send(Renewal(*renewal))
             await self._answered.wait()
             log.info("the token is renewed", extra={"site": self.site})
 

@@ -7,9 +7,10 @@ at a time: a newer one ends the older. The first message of a site is its `Regis
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from offbeat.net.messages import FromServer, FromSite
+if TYPE_CHECKING:
+    from offbeat.net.messages import FromServer, FromSite
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,33 @@ class CredentialRevokedError(ChannelRefusedError):
     """Somebody has ended the credential: no attempt with it will do."""
 
 
+_ERRORS: dict[str, type[ChannelClosedError]] = {
+    "revoked": CredentialRevokedError,
+    "credential": CredentialRefusedError,
+    "refused": ChannelRefusedError,
+}
+"""The error of an end by its kind; that of every other kind is `ChannelClosedError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReason:
+    """The reason of a connection's end; `kind` is the word to count it under, "" if nothing failed."""
+
+    reason: str
+    kind: str = ""
+
+    @classmethod
+    def of(cls, error: ChannelClosedError) -> "CloseReason":
+        """The reason that an error of the stream tells."""
+        kind = next((kind for kind, known in _ERRORS.items() if isinstance(error, known)), "")
+        return cls(str(error), kind)
+
+    @property
+    def error(self) -> ChannelClosedError:
+        """The error that tells it."""
+        return _ERRORS.get(self.kind, ChannelClosedError)(self.reason)
+
+
 class ProtocolError(Exception):
     """The peer broke the protocol; `kind` is the word under which such errors are counted."""
 
@@ -77,7 +105,7 @@ class ProtocolError(Exception):
         self.kind = kind
 
 
-Put = Callable[[FromSite, Callable[[], None]], None]
+Put = Callable[["FromSite", Callable[[], None]], None]
 """Takes a message, and a function to call once the message has been processed."""
 
 
@@ -92,13 +120,13 @@ class ServerChannel(Protocol):
     def sending(self) -> bool:
         """Whether a queued message has not been sent whole."""
 
-    def send(self, message: FromServer) -> None:
+    def send(self, message: "FromServer") -> None:
         """Queue a message. A site that lets the queue grow full is disconnected.
 
         Does nothing on a closed connection: `receive` and `forward` report the end.
         """
 
-    async def receive(self) -> FromSite:
+    async def receive(self) -> "FromSite":
         """The next message. Raises `ChannelClosedError`."""
 
     async def forward(self, put: Put) -> None:
@@ -119,10 +147,10 @@ class ServerChannel(Protocol):
 class ClientChannel(Protocol):
     """The site's end."""
 
-    def send(self, message: FromSite) -> None:
+    def send(self, message: "FromSite") -> None:
         """Queue a message; does nothing on a closed connection."""
 
-    async def receive(self) -> FromServer:
+    async def receive(self) -> "FromServer":
         """The next message. Raises `ChannelClosedError`."""
 
     async def close(self, reason: str = "") -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.core.privacy.privacy_options import privacy_text
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.report.records import clock_name
 from offbeat.runs.record import RunRecord
 

@@ -9,7 +9,8 @@ from offbeat.core.layout import Layout
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.core.model import Model
 from offbeat.runs.damage import reading
-from offbeat.runs.files import read_file, read_model, sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import read_file, read_model, write_tensors
 from offbeat.runs.schema import BEST, NEW_BEST, Metric, ModelChoice
 
 

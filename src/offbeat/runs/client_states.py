@@ -18,7 +18,8 @@ from offbeat.core.events import ClientId
 from offbeat.core.layout import Layout
 from offbeat.core.learner import own_tensors
 from offbeat.core.model import Tensors
-from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import read_tensors, write_tensors
 from offbeat.runs.own_files import check_own_folder
 from offbeat.runs.schema import MODEL
 

@@ -8,8 +8,7 @@ other programs have none, and are read without it.
 """
 
 import json
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from io import BufferedIOBase, BytesIO
 from math import prod
 from typing import Annotated, Any
@@ -86,14 +85,6 @@ def packed_pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) ->
 
 def _named(dtype: torch.dtype) -> str:
     return f"{dtype}".removeprefix("torch.")
-
-
-def write_pieces(descriptor: int, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write pieces to an open file, of which the system may take less at once. Raises `OSError`."""
-    for piece in pieces:
-        left = memoryview(piece)
-        while left:
-            left = left[os.write(descriptor, left) :]
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:

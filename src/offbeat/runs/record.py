@@ -34,7 +34,7 @@ from offbeat.runs.database import open_database
 from offbeat.runs.journal_archive import read_journal
 from offbeat.runs.permissions import ASK_TO_READ, may_read
 from offbeat.runs.presentation import Presentation
-from offbeat.runs.schema import DATABASE, FORMAT, LOCK, MODEL, Metric
+from offbeat.runs.schema import DATABASE, FORMAT, LOCK, MODEL, SITE_FILES, Metric
 from offbeat.runs.summary import Summary
 
 _FILE = re.compile(r"[\w-]+\.safetensors")
@@ -387,6 +387,11 @@ def holds_run(directory: Path) -> bool:
     except PermissionError:
         raise UsageError(f"{directory} cannot be read by this user: {ASK_TO_READ}") from None
     return found or any(directory.glob("state-*.safetensors"))
+
+
+def is_site(directory: Path) -> bool:
+    """Whether a directory has a site's state."""
+    return not holds_run(directory) and any((directory / name).is_file() for name in SITE_FILES)
 
 
 def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) -> Iterator[Any]:

@@ -19,7 +19,7 @@ from offbeat.core.server import Server
 from offbeat.runs.damage import reading
 from offbeat.runs.files import ON_DEVICE, read_file, read_tensors
 from offbeat.runs.record import Checkpoint
-from offbeat.runs.store import update_file, version_file
+from offbeat.runs.schema import update_file, version_file
 
 
 def restore_model(

@@ -16,6 +16,8 @@ BEST = "best.safetensors"
 # The best model has this name until its evaluation is durable.
 NEW_BEST = "best.new.safetensors"
 LOCK = "lock"
+SITE_FILES = ("client.safetensors", "update.safetensors")
+"""Names of the files of a site's state."""
 ModelChoice = Literal["final", "best"]
 """The model at the end of a run, or its best version by the metric of `evaluate.keep_best`."""
 
@@ -103,3 +105,13 @@ def client_metrics(evaluation: int, results: ClientResults) -> list[ClientMetric
         for client, (samples, metrics) in sorted(results.items())
         if samples
     ]
+
+
+def version_file(version: int) -> str:
+    """Name of the file of a base version."""
+    return f"version-{version}.safetensors"
+
+
+def update_file(task: int) -> str:
+    """Name of the file of a held update."""
+    return f"update-{task}.safetensors"

@@ -32,12 +32,23 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.columns import check_depth, check_meta
 from offbeat.runs.damage import damage, database_error
 from offbeat.runs.database import open_database
-from offbeat.runs.files import ON_DEVICE, sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import ON_DEVICE, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.own_files import make_new
 from offbeat.runs.processor import processor_name
 from offbeat.runs.record import holds_run
-from offbeat.runs.schema import BEST, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
+from offbeat.runs.schema import (
+    BEST,
+    DATABASE,
+    FORMAT,
+    MODEL,
+    SCHEMA,
+    ClientMetric,
+    Metric,
+    update_file,
+    version_file,
+)
 
 _NEVER = object()
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
@@ -418,16 +429,6 @@ def _devices(tensors: Mapping[str, Tensor]) -> dict[str, str]:
 
 def _model_tensors(model: Model) -> Tensors:
     return {"values": model.values, "integers": model.integers, "shared": model.shared}
-
-
-def version_file(version: int) -> str:
-    """Name of the file of a base version."""
-    return f"version-{version}.safetensors"
-
-
-def update_file(task: int) -> str:
-    """Name of the file of a held update."""
-    return f"update-{task}.safetensors"
 
 
 def _make_database(

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from offbeat.core.engine import Engine
 from offbeat.core.events import Metrics
 from offbeat.core.metric_names import numbers
 from offbeat.runs.evaluation_log import EvaluationLog
+
+if TYPE_CHECKING:
+    from offbeat.core.engine import Engine
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Summary:
         return cls(**{**recorded, "metrics": numbers(recorded["metrics"])})
 
 
-def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> dict[str, Any]:
+def summary_of(engine: "Engine", seconds: float, evaluations: EvaluationLog) -> dict[str, Any]:
     """Numbers of a run that every driver has, by the names of `Summary`.
 
     Args:

@@ -10,11 +10,8 @@ from offbeat.core.errors import OffbeatError
 from offbeat.runs.damage import damage
 from offbeat.runs.files import read_file
 from offbeat.runs.packing import checksum
-from offbeat.runs.record import Checkpoint, RunRecord, holds_run, read_run
-from offbeat.runs.schema import DATABASE, MODEL
-from offbeat.runs.store import update_file, version_file
-
-_SITE = ("client.safetensors", "update.safetensors")
+from offbeat.runs.record import Checkpoint, RunRecord, holds_run, is_site, read_run
+from offbeat.runs.schema import DATABASE, MODEL, SITE_FILES, update_file, version_file
 
 
 @dataclass
@@ -66,8 +63,8 @@ def verify(directory: Path) -> Verification:
     """
     verification = Verification(directory)
     private = is_site(directory)
-    if private and not (directory / _SITE[0]).is_file():
-        verification.problems.append(str(damage(directory / _SITE[0], "is missing")))
+    if private and not (directory / SITE_FILES[0]).is_file():
+        verification.problems.append(str(damage(directory / SITE_FILES[0], "is missing")))
     elif not private:
         with verification.noting():
             _verify_run(verification)
@@ -126,11 +123,6 @@ def named_files(checkpoint: Checkpoint) -> list[str]:
     versions = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based, *good} - {checkpoint.version}
     updates = [update_file(task) for task in checkpoint.updates]
     return [checkpoint.state, *map(version_file, sorted(versions)), *updates, *checkpoint.clients.values()]
-
-
-def is_site(directory: Path) -> bool:
-    """Whether a directory has a site's state."""
-    return not holds_run(directory) and any((directory / name).is_file() for name in _SITE)
 
 
 def _exposed(directory: Path) -> str | None:

@@ -22,7 +22,7 @@ from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import damage, database_error, reading
 from offbeat.runs.database import check_files, check_schema
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.own_files import PRIVATE, open_own
 from offbeat.secure.committee import SEED_BYTES, Committee
 

@@ -24,7 +24,8 @@ from offbeat.core.learner import (
 from offbeat.core.limits import check_found
 from offbeat.core.metric_names import check_metric_names
 from offbeat.core.model import Model, Tensors
-from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
+from offbeat.core.privacy.ledger import ReleasePlan
+from offbeat.core.privacy.releases import ReleaseSeeds, SummedUpdates
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.release import EachUpdate, Release
 from offbeat.core.streams import Purpose, stream

@@ -8,7 +8,8 @@ from weakref import finalize
 
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
-from offbeat.core.privacy.releases import ReleasePlan, RoundedUpdate
+from offbeat.core.privacy.ledger import ReleasePlan
+from offbeat.core.privacy.releases import RoundedUpdate
 from offbeat.core.privacy.sums import Integers
 from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.effects import AskHelper, Effect, MaskedEntry

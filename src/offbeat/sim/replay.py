@@ -8,7 +8,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.engine import Engine
 from offbeat.core.errors import DamageError, OffbeatError
 from offbeat.core.journal import Row, event_of
-from offbeat.core.privacy.releases import ReleasePlan, ledger_of
+from offbeat.core.privacy.ledger import ReleasePlan, ledger_of
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.runs.record import RunRecord
 

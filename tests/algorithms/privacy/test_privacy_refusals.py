@@ -10,8 +10,8 @@ import offbeat as ob
 from offbeat import robust
 from offbeat.algorithms.privacy.private import check_buffers, complete_privacy, sum_only
 from offbeat.codec import TopK
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.refusals import Refusal
-from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment
 from offbeat.models.specs import LogisticSpec
 from offbeat.net.messages import Register

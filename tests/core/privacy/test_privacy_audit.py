@@ -19,7 +19,8 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.core.privacy import sums
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan, ReleaseSeeds, SummedUpdates
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.releases import ReleaseSeeds, SummedUpdates
 from offbeat.core.schedule import Task
 
 SIZE, CLIENTS, RELEASES, CLIP = 50, 2, 4, 0.5

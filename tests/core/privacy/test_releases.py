@@ -4,8 +4,8 @@ import pytest
 
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.core.privacy.privacy_options import Budget, Noise, Privacy
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 
 
 def ledger(delta: float = 1e-5, clients: int = 3) -> PrivacyLedger:

@@ -20,7 +20,8 @@ from offbeat.models.specs import LogisticSpec
 from offbeat.net import ServerCredentials, SitePolicy, join
 from offbeat.net.client import sent_log
 from offbeat.net.client.connector import connector
-from offbeat.net.client.sent_log import DAMAGED, FILE, SentLog, UnrecordedError, sent_lines
+from offbeat.net.client.sent_lines import DAMAGED, FILE, sent_lines
+from offbeat.net.client.sent_log import SentLog, UnrecordedError
 from offbeat.net.client.site import STATISTICS
 from offbeat.net.client.transfers import Transfers
 from offbeat.net.grpc.server import listen

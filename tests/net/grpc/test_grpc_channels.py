@@ -266,7 +266,7 @@ def test_a_site_with_another_version_of_the_wire_is_told_so(method: str, monkeyp
 
 def test_a_server_with_another_version_of_the_wire_is_named(monkeypatch: pytest.MonkeyPatch):
     async def story() -> None:
-        monkeypatch.setattr("offbeat.net.grpc.client.PATH", "/offbeat.v3.Federation/Connect")
+        monkeypatch.setattr("offbeat.net.grpc.call.PATH", "/offbeat.v3.Federation/Connect")
         async with server() as at:
             with pytest.raises(
                 ChannelRefusedError,
@@ -278,7 +278,7 @@ def test_a_server_with_another_version_of_the_wire_is_named(monkeypatch: pytest.
 
 
 def test_a_site_that_tells_no_version_is_served(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("offbeat.net.grpc.client.METADATA", ())
+    monkeypatch.setattr("offbeat.net.grpc.call.METADATA", ())
 
     async def story() -> None:
         async with server() as at, site(at.address, "a"):

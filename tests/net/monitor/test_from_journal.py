@@ -8,7 +8,7 @@ from msgspec.structs import replace
 import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy
 from offbeat.core.journal import Row
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.net.monitor.from_journal import JournalView, metrics_since, snapshot_of, timeline_since
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore

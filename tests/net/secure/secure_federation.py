@@ -12,7 +12,7 @@ from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.sums import SumGrid
 from offbeat.core.staleness import ConstantWeight
 from offbeat.net.messages import (

@@ -18,9 +18,9 @@ from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.journal import Row
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.noise import discrete_gaussian
 from offbeat.core.privacy.privacy_options import privacy_text
-from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import Leave, Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.secure.release_seeds import SECRETS, FreshSeeds, SecretsFile

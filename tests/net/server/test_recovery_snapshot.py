@@ -25,7 +25,7 @@ from offbeat.core.engine import Engine
 from offbeat.core.fleet import Fleet
 from offbeat.core.journal import Row
 from offbeat.core.privacy.accounting import Spent
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.core.server import Server
 from offbeat.net.messages import (
     EvaluationRequest,

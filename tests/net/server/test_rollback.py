@@ -28,7 +28,7 @@ from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.summary import snapshot
-from offbeat.runs.store import version_file
+from offbeat.runs.schema import version_file
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
 from tests.net.server.test_server_recovery import META, state, tensors

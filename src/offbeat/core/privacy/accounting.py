@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from math import exp, inf, log, log1p, sqrt
 from typing import Self
 
-import torch
 from msgspec import Struct
 
 _LARGEST = 1e4  # μ
@@ -23,6 +22,9 @@ def delta_of(mu: float, epsilon: float) -> float:
     """δ of μ-GDP at this ε (Balle, Wang, 2018)."""
     if not mu:
         return 0.0
+    # Its import takes longer than all else that `offbeat status` needs.
+    import torch
+
     log_cdf = torch.special.log_ndtr(
         torch.tensor([mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu], dtype=torch.float64)
     )

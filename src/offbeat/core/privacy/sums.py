@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from offbeat.core.privacy.refusals import Refusal
 
@@ -30,21 +28,6 @@ _TAIL = 7.0  # standard deviations
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Update = npt.NDArray[np.float32]
-
-
-def clipped(delta: Tensor, parameters: int, clip: float) -> Tensor:
-    """An update as a client sends it that is not masked: parameters within the norm, buffers zero.
-
-    Args:
-        delta: Δ over the flat values, float32. One whose parameters are not finite becomes zeros.
-        parameters: L, the number of parameters, which come first.
-        clip: Greatest L2 norm of the parameters' change, computed in float64.
-    """
-    sent, own = torch.zeros_like(delta), delta[:parameters].double()
-    norm = float(torch.linalg.vector_norm(own))
-    if isfinite(norm):
-        sent[:parameters] = own * (clip / norm) if norm > clip else own
-    return sent
 
 
 def largest_weight(bits: int) -> int:

@@ -26,7 +26,7 @@ from filelock import FileLock
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.documents import read_bytes
-from offbeat.runs.files import make_directory, write_private
+from offbeat.runs.durable_files import make_directory, write_private
 
 FOLDER = "tls"
 """The folder of a state directory that has the authority's files."""

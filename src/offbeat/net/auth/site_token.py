@@ -6,7 +6,6 @@ from typing import Protocol
 
 from offbeat.core.errors import OffbeatError
 from offbeat.net.auth.tokens import HashedToken, TokenAct, Tokens, claim, renew, use
-from offbeat.net.messages import Renewal
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,11 @@ class ShownToken(Protocol):
             key: The site's key. Empty means that the site has shown none.
         """
 
-    def renew(self) -> Renewal | None:
-        """Another one, durable; None where there can be none now. It may wait for the disk."""
+    def renew(self) -> tuple[str, int] | None:
+        """Another one, durable, and when it expires; None where there can be none now.
+
+        It may wait for the disk.
+        """
 
     def stored(self) -> None:
         """The site has stored the last renewal: the connection counts on it from here on."""
@@ -61,7 +63,7 @@ class NoToken:
         """There is nothing to bind."""
         return None
 
-    def renew(self) -> Renewal | None:
+    def renew(self) -> tuple[str, int] | None:
         """There is nothing to renew."""
         return None
 
@@ -149,8 +151,8 @@ class SiteToken:
             log.error("a token cannot be bound to its site's key, and is not renewed meanwhile: %s", error)
             return None
 
-    def renew(self) -> Renewal | None:
-        """Another one, durable; None where there can be none now, which the log says."""
+    def renew(self) -> tuple[str, int] | None:
+        """Another one, durable, and when it expires; None where there can be none now, which the log says."""
         if not self.claim(self._key):
             return None
         try:
@@ -160,8 +162,8 @@ class SiteToken:
             return None
         if made is None:
             return None
-        self._sent, expires = made
-        return Renewal(self._sent, expires)
+        self._sent = made[0]
+        return made
 
     def stored(self) -> None:
         """The site has stored the last renewal: the connection counts on it from here on."""

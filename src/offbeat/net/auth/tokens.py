@@ -32,7 +32,7 @@ from offbeat.documents import read_bytes
 from offbeat.net.address import check_name
 from offbeat.net.auth.person import person
 from offbeat.net.auth.reloading import ReloadingFiles
-from offbeat.runs.files import write_private
+from offbeat.runs.durable_files import write_private
 
 DASHBOARD = "@dashboard"
 """The name in the token of a live page; no site can have it."""

@@ -17,7 +17,8 @@ from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon, steps_within
 from offbeat.net.client.about import packed, unpacked
 from offbeat.runs.damage import reading
-from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import read_tensors, write_tensors
 
 log = logging.getLogger(__name__)
 FILE = "examples.safetensors"

@@ -33,7 +33,8 @@ from offbeat.net.client.told_statistics import ToldStatistics
 from offbeat.net.client.worker import Prepare
 from offbeat.net.clock import Clock
 from offbeat.net.run_spec import read_run_spec
-from offbeat.runs.files import sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import write_tensors
 from offbeat.runs.permissions import why_unwritable
 
 KeepModel = str | Path | Callable[[Tensors], object]

@@ -23,7 +23,8 @@ from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.net.client.about import packed, unpacked
 from offbeat.net.client.promises import shortfall
 from offbeat.runs.damage import reading
-from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import read_tensors, write_tensors
 from offbeat.secure.committee import Committee
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from offbeat.core.errors import UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.objective import Objective
+from offbeat.core.privacy.ledger import noise_multiplier
 from offbeat.core.privacy.privacy_options import Privacy
-from offbeat.core.privacy.releases import noise_multiplier
 from offbeat.core.types import NUMBER, Count, Positive
 from offbeat.core.validation import checked_dataclass
 

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Iterator
 from math import inf
 
+from offbeat.core.privacy.ledger import noise_multiplier
 from offbeat.core.privacy.privacy_options import Noise, Privacy, Secure
-from offbeat.core.privacy.releases import noise_multiplier
 
 
 def shortfall(promised: Privacy | None, offered: Privacy | None, allowed: Collection[str] = ()) -> str | None:

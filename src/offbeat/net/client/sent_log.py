@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
@@ -17,25 +17,20 @@ from typing import Any
 
 import msgspec
 
-from offbeat.core.errors import RunError, reason_of
+from offbeat.core.errors import reason_of
 from offbeat.net.client.policy import SitePolicy
+from offbeat.net.client.sent_lines import FILE, HEARTBEAT, RUN
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.transport import ChannelClosedError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.serialization import serialize
-from offbeat.runs.damage import damage
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory, write_pieces
 from offbeat.runs.own_files import open_own
-from offbeat.runs.packing import write_pieces
 
 log = logging.getLogger(__name__)
-FILE = "sent.jsonl"
-RUN, HEARTBEAT, DAMAGED = "run", "heartbeat", "damaged line"
-"""Kinds of lines that are of no single message: a registration, counted heartbeats, what cannot be read."""
 HEARTBEATS_EVERY = 3600.0
 """Seconds of which the heartbeats have one line."""
 _SUBJECTS = ("task", "version", "release")
-_LONGEST_LINE = 1 << 20
 
 
 class UnrecordedError(ChannelClosedError):
@@ -167,41 +162,6 @@ class SentLog:
                 f"what leaves cannot be recorded in {self._path} ({reason_of(error)}): nothing is sent until "
                 "it can"
             ) from None
-
-
-def sent_lines(directory: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a state directory's record, in order; one that cannot be read has the kind `DAMAGED`.
-
-    Raises:
-        DamageError: The record is no file.
-        RunError: It cannot be opened.
-    """
-    path = directory / FILE
-    if not path.is_file():
-        # Reading from a named pipe would wait.
-        raise damage(path, "is no file" if path.exists() else "is missing")
-    try:
-        with path.open("rb") as file:
-            while data := file.readline(_LONGEST_LINE):
-                if data.strip():
-                    yield _line(data)
-    except OSError as error:
-        raise RunError(f"{path} cannot be read: {reason_of(error)}") from None
-
-
-def has_sent_lines(directory: Path) -> bool:
-    """Whether a directory has such a record."""
-    return (directory / FILE).exists()
-
-
-def _line(data: bytes) -> dict[str, Any]:
-    try:
-        line = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {"kind": DAMAGED}
-    texts = all(isinstance(line.get(name), str) for name in ("at", "run", "kind"))
-    numbers = all(type(line.get(name, 0)) is int for name in ("bytes", "count"))
-    return line if texts and numbers else {"kind": DAMAGED}
 
 
 def _name_in(options: object) -> str | None:

@@ -10,7 +10,7 @@ from secrets import token_urlsafe
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.documents import read_text
-from offbeat.runs.files import make_directory, write_private
+from offbeat.runs.durable_files import make_directory, write_private
 
 SITE_KEY = "renewal.key"
 """The key's file in a state."""

@@ -18,7 +18,8 @@ from offbeat.net.client.about import octets, packed, unpacked
 from offbeat.net.client.known_runs import KnownRuns, code_of
 from offbeat.net.messages import UpdateSubmission
 from offbeat.runs.damage import reading
-from offbeat.runs.files import make_directory, read_tensors, sync_directory, write_tensors
+from offbeat.runs.durable_files import make_directory, sync_directory
+from offbeat.runs.files import read_tensors, write_tensors
 from offbeat.runs.lock import lock
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,8 @@ from offbeat.net.client.about import packed, unpacked
 from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.known_runs import code_of
 from offbeat.runs.damage import reading
-from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.durable_files import sync_directory
+from offbeat.runs.files import read_tensors, write_tensors
 
 log = logging.getLogger(__name__)
 FILE = "statistics.safetensors"

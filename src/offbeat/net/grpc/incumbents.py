@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import monotonic
 
-from offbeat.net.wire.connection import CloseReason
+from offbeat.net.transport import CloseReason
 
 RETURNS, WITHIN = 2, 600.0
 """Returns of the process that was there first, and seconds for them, after which it stays."""

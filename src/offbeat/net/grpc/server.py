@@ -54,9 +54,9 @@ from offbeat.net.grpc.throughput import THROUGHPUT, ThroughputService
 from offbeat.net.messages import FromServer, FromSite, Heartbeat, Register, Rejected, shorten
 from offbeat.net.refusal_log import RefusalLog
 from offbeat.net.token_renewal import RenewingServerChannel
-from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError, ServerChannel
+from offbeat.net.transport import ChannelClosedError, CloseReason, OnChannel, ProtocolError, ServerChannel
 from offbeat.net.versions import METADATA, VERSION_KEY, difference
-from offbeat.net.wire.connection import CloseReason, Connection
+from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader

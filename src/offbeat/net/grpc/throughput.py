@@ -14,13 +14,12 @@ from math import ceil
 from time import monotonic
 
 from offbeat.net.auth.credentials import SiteCredentials
-from offbeat.net.grpc.client import broken, open_channel
+from offbeat.net.grpc.call import broken, open_channel
 from offbeat.net.grpc.protocol import ADMITTED, STATUS, VERSION
 from offbeat.net.grpc.stream import BROKEN, Call, Context
 from offbeat.net.proxy import Proxy
-from offbeat.net.transport import ChannelClosedError
+from offbeat.net.transport import ChannelClosedError, CloseReason
 from offbeat.net.versions import METADATA
-from offbeat.net.wire.connection import CloseReason
 from offbeat.net.wire.limits import Limits
 
 THROUGHPUT = f"/offbeat.v{VERSION}.Throughput/Measure"

@@ -8,7 +8,7 @@ from typing import Any
 from offbeat.core.events import is_given_up
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
-from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.net.monitor.snapshot import (
     HelpersView,
     MirrorView,

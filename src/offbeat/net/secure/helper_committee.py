@@ -11,7 +11,7 @@ from typing import Any
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import CommitteeFormed, Version
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.net.messages import Register
 from offbeat.net.monitor.snapshot import HelpersView, helpers_text
 from offbeat.secure.committee import Committee, CommitteeMember

@@ -23,7 +23,7 @@ from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.transport import ChannelClosedError, ClientChannel
-from offbeat.runs.files import make_directory
+from offbeat.runs.durable_files import make_directory
 from offbeat.secure.committee import Committee, fingerprint
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from offbeat.core.privacy.sums import clipped
+from offbeat.core.privacy.clipping import clipped
 
 
 def private_update(result: LocalResult, base: Model, clip: float) -> LocalResult:

@@ -32,7 +32,7 @@ from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import database_error, reading
 from offbeat.runs.database import open_database
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.own_files import PRIVATE, open_own
 
 SECRETS = "secrets.db"

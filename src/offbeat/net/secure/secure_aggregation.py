@@ -29,7 +29,8 @@ from offbeat.core.events import (
     Version,
     is_given_up,
 )
-from offbeat.core.privacy.releases import AwaitedSums, ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
+from offbeat.core.privacy.releases import AwaitedSums
 from offbeat.core.privacy.sums import Integers
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.monitor.snapshot import HelpersView

@@ -6,7 +6,7 @@ from offbeat.core.commands import Train
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.server.site_directions import SiteDirections
 from offbeat.net.server.site_registry import SiteRecord

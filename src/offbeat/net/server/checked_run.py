@@ -11,9 +11,9 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.learner import in_order
 from offbeat.core.limits import check_evaluated, check_found
+from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.privacy.refusals import Refusal
-from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment, PreparedRun, check_entry
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner

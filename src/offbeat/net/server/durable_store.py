@@ -38,8 +38,8 @@ from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
 from offbeat.runs.best import BestModel
 from offbeat.runs.checksums import Key
+from offbeat.runs.durable_files import make_directory
 from offbeat.runs.extension import limits_meta
-from offbeat.runs.files import make_directory
 from offbeat.runs.packing import pack_tensors
 from offbeat.runs.record import read_run
 from offbeat.runs.restore import read_version

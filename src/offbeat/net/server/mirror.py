@@ -26,7 +26,7 @@ from offbeat.net.server.stored_updates import UPDATES, has_kept_updates
 from offbeat.net.threads import DaemonThread
 from offbeat.runs.damage import reading
 from offbeat.runs.database import check_files, open_database
-from offbeat.runs.files import PRIVATE_PART, make_directory, sync_directory, write_private
+from offbeat.runs.durable_files import PRIVATE_PART, make_directory, sync_directory, write_private
 from offbeat.runs.lock import lock
 from offbeat.runs.own_files import open_own, replacing
 from offbeat.runs.record import RunRecord, holds_run, read_run

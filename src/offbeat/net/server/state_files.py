@@ -23,9 +23,9 @@ from offbeat.net.secure.release_seeds import ReleaseSeed, ReleaseSum, open_secre
 from offbeat.net.server.stored_updates import NEWEST, UPDATES
 from offbeat.runs.checksums import Key
 from offbeat.runs.client_states import ClientStates
-from offbeat.runs.files import sync_directory
+from offbeat.runs.durable_files import sync_directory, write_pieces
 from offbeat.runs.own_files import open_own
-from offbeat.runs.packing import packed_pieces, signed, write_pieces
+from offbeat.runs.packing import packed_pieces, signed
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.store import RunStore, Statement
 

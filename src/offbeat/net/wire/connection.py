@@ -8,16 +8,13 @@ every later call reports.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import (
     ChannelClosedError,
-    ChannelRefusedError,
-    CredentialRefusedError,
-    CredentialRevokedError,
+    CloseReason,
     ProtocolError,
     Transfer,
 )
@@ -32,12 +29,6 @@ Out = TypeVar("Out", FromSite, FromServer)
 In = TypeVar("In", FromSite, FromServer)
 MOST_BODIES = 2
 """Unprocessed messages with a body, at most."""
-_ERRORS: dict[str, type[ChannelClosedError]] = {
-    "revoked": CredentialRevokedError,
-    "credential": CredentialRefusedError,
-    "refused": ChannelRefusedError,
-}
-"""The error of an end by its kind; that of every other kind is `ChannelClosedError`."""
 _LOST = ("", "slow", "deadline", "replaced", "credential", "revoked", "ours")
 """Kinds of ends that say nothing against what had come before."""
 
@@ -50,25 +41,6 @@ class FrameStream(Protocol):
 
     async def write(self, frame: bytes) -> None:
         """Send a frame; waits while the peer reads too slowly. Raises `ChannelClosedError`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CloseReason:
-    """The reason of a connection's end; `kind` is the word to count it under, "" if nothing failed."""
-
-    reason: str
-    kind: str = ""
-
-    @classmethod
-    def of(cls, error: ChannelClosedError) -> "CloseReason":
-        """The reason that an error of the stream tells."""
-        kind = next((kind for kind, known in _ERRORS.items() if isinstance(error, known)), "")
-        return cls(str(error), kind)
-
-    @property
-    def error(self) -> ChannelClosedError:
-        """The error that tells it."""
-        return _ERRORS.get(self.kind, ChannelClosedError)(self.reason)
 
 
 class Connection(Generic[Out, In]):

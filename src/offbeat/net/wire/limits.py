@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, fields
 from math import inf
+from typing import TYPE_CHECKING
 
 from offbeat.core.errors import UsageError
-from offbeat.core.layout import Layout
+
+if TYPE_CHECKING:
+    from offbeat.core.layout import Layout
 
 MIB = 1 << 20
 CHUNK = MIB
@@ -34,7 +37,7 @@ class Limits:
     Pings go out after `keepalive` silent seconds and must be answered in the same time.
     """
 
-    layout: Layout | None = None
+    layout: "Layout | None" = None
     body: int = 4 << 30
     payload: int = 4 << 30
     memory: int = 8 << 30
