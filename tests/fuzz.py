@@ -243,7 +243,8 @@ def tokens() -> Target:
 
 def recipe() -> Target:
     from offbeat.documents import parse_yaml
-    from offbeat.recipes.load import amend, built_in
+    from offbeat.recipes.built_in import built_in
+    from offbeat.recipes.load import amend
 
     def read(path: Path) -> None:
         try:

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_stub_names_what_is_found() -> None:
-    script = runpy.run_path(str(ROOT / "scripts" / "write_factories.py"))
-    assert script["STUB"].read_text("utf-8") == script["stub"](), "run python scripts/write_factories.py"
+    script = runpy.run_path(str(ROOT / "scripts" / "write_catalogue.py"))
+    assert script["STUB"].read_text("utf-8") == script["stub"](), "run python scripts/write_catalogue.py"
 
 
 def test_every_factory_is_an_attribute_of_the_package() -> None:

@@ -1,26 +1,31 @@
 """`offbeat algorithms`, `models` and `datasets`: what there is, what it is made of, what it needs."""
 
+import json
+import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import pytest
 from pydantic import Field
 from rich.console import Console
 
 import offbeat as ob
-from offbeat import algorithms
 from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, short_paper
 from offbeat.algorithms.factory import Factory, algorithm
 from offbeat.algorithms.privacy.private import sum_only
 from offbeat.cli import list as listing
+from offbeat.cli.catalogue import AlgorithmView, catalogue
 from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, Feature
 from offbeat.data import DATASETS
 from offbeat.models import MODELS
+from tests.cli.answer import Answer
 
+ROOT = Path(__file__).parents[2]
 EVERY = sorted(ob.ALGORITHMS)
 
 
@@ -39,7 +44,10 @@ def at_odds(steps: int = 0) -> ob.Algorithm:
 def shown(width: int, factory: Factory[...] | None = None) -> str:
     console = Console(width=width, highlight=False)
     with console.capture() as captured:
-        listing.show_algorithm(console, factory) if factory else listing.show_algorithms(console)
+        if factory is None:
+            listing.show_algorithms(console, catalogue().algorithms.values())
+        else:
+            listing.show_algorithm(console, listing.view_of(factory))
     return captured.get()
 
 
@@ -127,11 +135,37 @@ def test_an_algorithm_that_needs_options_says_which() -> None:
     assert "steps = 0" in shown(160, at_odds)
 
 
-def test_the_list_goes_on_past_such_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "ALGORITHMS", {"wanting": wanting, "fedavg": ob.fedavg})
-    text = shown(160)
+def test_the_list_goes_on_past_such_an_algorithm() -> None:
+    console = Console(width=160, highlight=False)
+    with console.capture() as captured:
+        listing.show_algorithms(console, map(listing.view_of, (wanting, ob.fedavg)))
+    text = captured.get()
     assert "? (give steps)" in text
     assert "fedavg" in text
+
+
+def test_the_catalogue_has_what_is_found() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "write_catalogue.py"))
+    assert script["CATALOGUE"].read_text("utf-8") == script["catalogue"](), (
+        "run python scripts/write_catalogue.py"
+    )
+
+
+@pytest.mark.parametrize("command", ["algorithms", "recipes", "models", "datasets"])
+def test_each_list_is_printed_as_json_too(command: str, offbeat: Callable[..., Answer]) -> None:
+    code, text, _ = offbeat(command, "--json")
+    assert code == 0
+    known = getattr(catalogue(), command)
+    assert list(json.loads(text)) == list(known)
+
+
+def test_one_algorithm_is_printed_as_json(offbeat: Callable[..., Answer]) -> None:
+    code, text, _ = offbeat("algorithms", "fedbuff", "--json")
+    assert code == 0
+    assert msgspec.json.decode(text, type=AlgorithmView) == catalogue().algorithms["fedbuff"]
+    code, _, errors = offbeat("recipes", "digits", "--json")
+    assert code == 2
+    assert errors == "offbeat: --json is for the list: offbeat recipes digits prints the recipe as YAML\n"
 
 
 def test_papers_in_short() -> None:

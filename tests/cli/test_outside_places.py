@@ -10,7 +10,8 @@ import yaml
 import offbeat as ob
 from offbeat.allowed import NotAllowedError
 from offbeat.recipes.build import run_recipe
-from offbeat.recipes.load import built_in, load_recipe
+from offbeat.recipes.built_in import built_in
+from offbeat.recipes.load import load_recipe
 from offbeat.recipes.names import check_names
 from tests.cli.test_command_line import RECIPE
 

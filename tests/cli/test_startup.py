@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.corpus.archive import unpack
 from tests.sampling import thorough
 
 HEAVY = {
@@ -77,9 +78,36 @@ def test_join_says_where_it_goes_and_what_it_loads_before_pytorch(way: str, to: 
     assert done.stdout == ""
 
 
-@pytest.mark.thorough
-def test_the_list_of_algorithms_needs_no_report_and_no_network() -> None:
-    code, found = loaded("algorithms")
-    assert code == 0
-    assert found <= {"torch", "numpy", "jinja2"}  # PyTorch may import jinja2 itself
-    assert "torch" in found
+WITHOUT_PYTORCH = """
+import contextlib, io, json, sys
+from offbeat.cli import main
+for line in sys.stdin:
+    sys.argv = ["offbeat", *json.loads(line)]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            main()
+    except SystemExit as end:
+        code = end.code
+    print("ran:", json.dumps([code, "torch" in sys.modules, said.getvalue()]), flush=True)
+"""
+"""A process that runs commands one after the other, and tells of each whether PyTorch is imported then."""
+
+
+def test_commands_that_make_no_model_do_not_import_pytorch(tmp_path: Path) -> None:
+    run, kit = str(unpack(1, "served", tmp_path) / "run"), str(tmp_path / "north.kit")
+    enrol = ["enrol", "north", "--state", str(tmp_path / "state"), "-o", kit, "--address", "localhost:1"]
+    cases = {
+        **{(name,): 0 for name in ("algorithms", "recipes", "models", "datasets", "--help")},
+        ("algorithms", "fedasmu"): 0, ("recipes", "digits"): 0, ("new", str(tmp_path / "project")): 0,
+        tuple(enrol): 0, ("check", kit, "--offline"): 0, ("check", kit, "--state", str(tmp_path)): 1,
+        ("status", run): 0, ("audit", run): 0, ("audit", "verify", run): 0, ("replay", run, "--print"): 0,
+        ("stop", run): 2, ("run", "digitz"): 2, ("serve", "digits", "--stat", run): 2,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYTORCH], input="\n".join(map(json.dumps, cases)),
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ran = [json.loads(line[5:]) for line in done.stdout.splitlines() if line.startswith("ran: ")]
+    for (words, wanted), (code, has_pytorch, errors) in zip(cases.items(), ran, strict=True):
+        assert (code, has_pytorch) == (wanted, False), (words, errors)

@@ -6,6 +6,7 @@ from torch import nn
 from offbeat.core.errors import UsageError
 from offbeat.models import (
     MLP,
+    MODELS,
     CompassCNN,
     CompassCNNSpec,
     LeNet5,
@@ -22,6 +23,15 @@ from offbeat.models import (
 from offbeat.models.plain_cnn import alexnet, vgg11
 
 SPECS = TypeAdapter(ModelSpec)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_list_has_the_number_of_parameters(name: str) -> None:
+    entry = MODELS[name]
+    if name == "bert":
+        pytest.importorskip("transformers")
+    with torch.device("meta"):
+        assert parameter_count(build(entry.spec(), *entry.example)) == entry.parameters
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,8 @@ from offbeat.recipes.build import (
     recorded_recipe,
     run_recipe,
 )
-from offbeat.recipes.load import built_in, document_of, load_recipe
+from offbeat.recipes.built_in import built_in
+from offbeat.recipes.load import document_of, load_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.sim.replay import replay
 

@@ -8,10 +8,26 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from offbeat.cli.completion import recipe_names
 from offbeat.net.monitor.logs import Style
 
+
+def _found(name: str) -> str:
+    """The name of a recipe that there is: a mistyped one is an error before PyTorch is imported."""
+    from offbeat.recipes.built_in import find_recipe
+
+    find_recipe(name)
+    return name
+
+
 RecipeName = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="a recipe file, or the name of a built-in one")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="a recipe file, or the name of a built-in one",
+        callback=_found,
+        autocompletion=recipe_names,
+    ),
 ]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe; once for each key")

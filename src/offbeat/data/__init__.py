@@ -10,26 +10,6 @@
 Nothing here uses the network except `offbeat.data.download.fetch`, on an explicit call.
 """
 
-from offbeat.data.convert import as_samples
-from offbeat.data.dataset import Dataset, MapDataset, Samples
-from offbeat.data.datasets_by_name import DATASETS, load
-from offbeat.data.federated import FederatedData, Rows, Source, federate, own_data, without_clients
-from offbeat.data.paths import data_root
-from offbeat.lazy import listing
+from offbeat.lazy import exports
 
-__all__ = [
-    "DATASETS",
-    "Dataset",
-    "FederatedData",
-    "MapDataset",
-    "Rows",
-    "Samples",
-    "Source",
-    "as_samples",
-    "data_root",
-    "federate",
-    "load",
-    "own_data",
-    "without_clients",
-]
-__dir__ = listing(__name__)
+__all__, __getattr__, __dir__ = exports(__name__)

@@ -6,7 +6,6 @@ from dataclasses import dataclass as plain_dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
-import torch
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from torch import nn
 
@@ -204,14 +203,16 @@ class ModelEntry:
 
     Attributes:
         spec: Class of its specification.
+        parameters: Number of its parameters with its defaults, for its example.
         make: Makes the module of a specification, the shape of a sample and the number of classes.
         used: The papers' use of it.
         takes: Shapes of samples that it takes; 0 is any length. Empty means any shape.
         datasets: Datasets of such samples.
-        example: Shape of a sample and number of classes, to count its parameters for.
+        example: Shape of a sample and number of classes, of which its parameters are counted.
     """
 
     spec: type
+    parameters: int
     make: Callable[[Any, Shape, int], nn.Module]
     used: str = ""
     takes: tuple[Shape, ...] = ()
@@ -233,13 +234,21 @@ _TEXTS = ("imdb", "sent140", "sst2")
 
 MODELS: Mapping[str, ModelEntry] = MappingProxyType(
     {
-        "logistic": ModelEntry(LogisticSpec, lambda _, shape, n: LogisticRegression(math.prod(shape), n)),
-        "mlp": ModelEntry(MLPSpec, lambda spec, shape, n: MLP(math.prod(shape), n, spec.hidden)),
+        "logistic": ModelEntry(
+            LogisticSpec, 7_850, lambda _, shape, n: LogisticRegression(math.prod(shape), n)
+        ),
+        "mlp": ModelEntry(MLPSpec, 50_890, lambda spec, shape, n: MLP(math.prod(shape), n, spec.hidden)),
         "cnn_21840": ModelEntry(
-            WirelessCNNSpec, lambda _, __, n: WirelessCNN(n), "wireless, MNIST", ((1, 28, 28),), _MNIST
+            WirelessCNNSpec,
+            21_840,
+            lambda _, __, n: WirelessCNN(n),
+            "wireless, MNIST",
+            ((1, 28, 28),),
+            _MNIST,
         ),
         "cnn_582026": ModelEntry(
             CompassCNNSpec,
+            582_026,
             lambda _, __, n: CompassCNN(n),
             "FedCompass, MNIST (Table 8)",
             ((1, 28, 28),),
@@ -247,6 +256,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "lenet5": ModelEntry(
             LeNet5Spec,
+            61_706,
             lambda _, shape, n: LeNet5(shape[0], shape[1], n),
             "FedASMU, Fashion-MNIST, CIFAR-10, CIFAR-100",
             tuple((channels, side, side) for channels in (1, 3) for side in (28, 32)),
@@ -254,6 +264,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "cnn_297066": ModelEntry(
             AsmuCNNSpec,
+            297_066,
             lambda _, __, n: asmu_cnn(n),
             "FedASMU, CIFAR-10, CIFAR-100 (Table 2)",
             ((3, 32, 32),),
@@ -262,6 +273,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "alexnet": ModelEntry(
             AlexNetSpec,
+            23_272_266,
             lambda _, __, n: alexnet(n),
             "FedASMU, CIFAR-10, CIFAR-100",
             ((3, 32, 32),),
@@ -270,6 +282,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "vgg11": ModelEntry(
             VGG11Spec,
+            9_225_610,
             lambda spec, _, n: vgg11(n, spec.width),
             "FedASMU, CIFAR-10, CIFAR-100",
             ((3, 32, 32),),
@@ -278,6 +291,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "resnet18": ModelEntry(
             ResNet18Spec,
+            11_173_962,
             lambda _, shape, n: ResNet(shape[0], n, 64, (2, 2, 2, 2)),
             "FedCompass (Table 10), FedFa, CIFAR-10",
             ((0, 0, 0),),
@@ -286,6 +300,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "resnet20": ModelEntry(
             ResNet20Spec,
+            278_324,
             lambda _, shape, n: ResNet(shape[0], n, 16, (3, 3, 3)),
             "FedASMU, CIFAR-100, Tiny-ImageNet",
             ((0, 0, 0),),
@@ -294,6 +309,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "efficientnet_b0": ModelEntry(
             EfficientNetB0Spec,
+            4_017_796,
             lambda _, __, n: EfficientNetB0(n),
             "FedCompass, Fed-ISIC2019",
             ((3, 0, 0),),
@@ -302,6 +318,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "unet3d": ModelEntry(
             UNet3DSpec,
+            246_156,
             lambda _, __, n: UNet3D(n),
             "FedCompass, Fed-IXI",
             ((1, 48, 60, 48),),
@@ -310,6 +327,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "textcnn": ModelEntry(
             TextCNNSpec,
+            2_120_902,
             lambda spec, _, n: TextCNN(n, spec.vocabulary, spec.width, spec.filters),
             "FedASMU, IMDb",
             ((0,),),
@@ -317,7 +335,13 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
             ((400,), 2),
         ),
         "bert": ModelEntry(
-            BertSpec, _bert, "FedFa, Sent140 (Tiny-BERT), SST-2 (base, LoRA)", ((0,),), _TEXTS, ((64,), 2)
+            BertSpec,
+            4_386_178,
+            _bert,
+            "FedFa, Sent140 (Tiny-BERT), SST-2 (base, LoRA)",
+            ((0,),),
+            _TEXTS,
+            ((64,), 2),
         ),
     }
 )
@@ -435,15 +459,6 @@ def shown_shapes(entry: ModelEntry) -> str:
     """Shapes of samples that a model takes, in words."""
     told = (str(tuple(side or "any" for side in own)).replace("'", "") for own in entry.takes)
     return " or ".join(told) or "any"
-
-
-def count_parameters(entry: ModelEntry) -> int:
-    """Number of parameters of a model with its defaults, for its example; nothing is allocated.
-
-    Raises `UsageError` where the model needs an extra that is not installed.
-    """
-    with torch.device("meta"):
-        return parameter_count(build(entry.spec(), *entry.example))
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,13 @@ from offbeat.core.validation import (
     format_error,
     most_relevant,
 )
-from offbeat.documents import parse_yaml, read_text, user_path
+from offbeat.documents import parse_yaml, read_text
 from offbeat.recipes.assignments import assignment, assignments, set_key
+from offbeat.recipes.built_in import find_recipe
 from offbeat.recipes.hints import keys_allowed, places_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_label_trace, inline_trace, resolve_trace_path
 from offbeat.runs.recorded_options import BESIDE
-
-
-def built_in() -> dict[str, Path]:
-    """Paths of the built-in recipes by name."""
-    root = Path(str(files("offbeat.recipes")))
-    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.yaml"))}
 
 
 def load_recipe(
@@ -191,13 +185,7 @@ def _validated(document: Any, source: str) -> Recipe:
 
 def _read(name: str) -> tuple[Path, dict[str, Any]]:
     """Find a recipe, a file or a built-in one, and read its raw mapping."""
-    path, known = user_path(name), built_in()
-    if not path.is_file():
-        if path.is_dir() and name not in known:
-            raise UsageError(f"recipe {name} is a directory: give the recipe's file")
-        if name not in known:
-            raise UsageError(f"recipe {name} is neither a file nor built in{did_you_mean(name, known)}")
-        path = known[name]
+    path = find_recipe(name)
     try:
         text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
