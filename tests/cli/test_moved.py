@@ -39,4 +39,4 @@ def test_the_page_lists_what_moved() -> None:
 
 
 def test_there_are_few_commands() -> None:
-    assert len(GROUP.commands) <= 25
+    assert len(GROUP.commands) <= 24

@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import offbeat as ob
-from offbeat.cli.commands import app
 from offbeat.core.errors import DamageError, UsageError
 from offbeat.core.journal import Row
 from offbeat.runs import journal_archive
@@ -178,14 +176,3 @@ def test_a_run_that_is_written_is_left_alone(run: Path) -> None:
             archive(run, 0.0)
     finally:
         held.release()
-
-
-def test_on_the_command_line(run: Path) -> None:
-    runner = CliRunner()
-    assert runner.invoke(app, ["archive", str(run), "--before", "1d"]).output.startswith("nothing to archive")
-    done = runner.invoke(app, ["archive", str(run), "--before", "0s"])
-    assert done.exit_code == 0
-    assert done.output.startswith("archived ")
-    wrong = runner.invoke(app, ["archive", str(run), "--before", "a month"])
-    assert isinstance(wrong.exception, UsageError)
-    assert "--before a month is not allowed" in str(wrong.exception)

@@ -18,7 +18,6 @@ import typer
 
 from offbeat.cli import (
     INTERRUPTED,
-    archive,
     audit,
     backup,
     check,
@@ -84,7 +83,7 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Serve": (
         serve.serve, stop.stop, status.status, tokens.enrol, backup.backup, backup.restore,
-        audit.audit, archive.archive,
+        audit.audit,
     ),
     "Take part": (join.join, check.check, helper.helper),
     "Both at once": (federate.federate,),

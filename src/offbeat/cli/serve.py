@@ -48,7 +48,7 @@ SECTIONS = {
     "Run": (
         "recipe", "state", "mirror", "test", "initial", "sets", "scales", "callbacks", "allow",
         "server.rollback", "server.share_model", "server.keep_updates",
-        "server.mirror_required",
+        "server.mirror_required", "server.archive",
     ),
     "Sites": (
         "listen", "sites", "server.lease", "server.task_timeout", "server.evaluation_timeout",

@@ -16,7 +16,6 @@ _NOT_STABLE = {
     "new": Stability.PROVISIONAL,
     "simulate-like": Stability.PROVISIONAL,
     "audit": Stability.PROVISIONAL,
-    "archive": Stability.PROVISIONAL,
     "backup": Stability.PROVISIONAL,
     "restore": Stability.PROVISIONAL,
     "reproduce": Stability.PROVISIONAL,

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 import offbeat as ob
+import offbeat.net.server.serve as serving
+from offbeat.core.errors import RunError
 from offbeat.models import LogisticSpec
 from offbeat.net import RunServer, ServerCredentials, ServerOptions, in_thread, join, serve, server_learner
+from offbeat.runs import journal_archive
 from offbeat.runs.verify import verify
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
@@ -80,14 +83,51 @@ def test_a_block_that_ends_leaves_the_run_which_goes_on(tmp_path: Path) -> None:
     assert asyncio.run(again()) == "enough"
 
 
-def to_its_end(versions: int, directory: Path, state: Path | None = None, **options: object) -> str | None:
+def to_its_end(
+    versions: int,
+    directory: Path,
+    state: Path | None = None,
+    served: ServerOptions | None = None,
+    **options: object,
+) -> str | None:
     """Serve a run to one site until the run ends."""
-    with serve(experiment(versions, **options), directory, "127.0.0.1:0", linger=120) as server:
+    run = experiment(versions, **options)
+    with serve(run, directory, "127.0.0.1:0", options=served, linger=120) as server:
         site = join(f"127.0.0.1:{server.port}", SOURCE.train, name="north", state=state)
         reason = in_thread(site).result(120)
         server.leave()  # the one site knows of the end
         assert server.wait(120) == reason
         return reason
+
+
+def test_old_rows_are_archived_at_the_start_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(journal_archive, "ROWS", 4)
+    caplog.set_level("INFO")
+    recipe = {"until": {"versions": 6}}
+    for versions, options in ((6, ServerOptions()), (6, ServerOptions(archive=1e-9))):
+        assert to_its_end(versions, tmp_path, served=options, recipe=recipe) == "reached 6 versions"
+    assert "archived" in caplog.text, "a run that has ended is archived when it is served again"
+    rows = list(ob.read_run(tmp_path).rows())
+    caplog.clear()
+    assert to_its_end(12, tmp_path, served=ServerOptions(archive=1e-9)) == "reached 12 versions"
+    assert "archived" in caplog.text
+    record = ob.read_run(tmp_path)
+    assert list(record.rows())[: len(rows)] == rows
+    assert next(record.select("SELECT count(*) FROM journal"))[0] <= 2 * 4
+    assert not verify(tmp_path).problems
+
+
+def test_rows_that_cannot_be_archived_are_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise RunError("cannot write run.db: disk is full")
+
+    monkeypatch.setattr(serving, "archive", full)
+    assert to_its_end(3, tmp_path, served=ServerOptions(archive=1.0)) == "reached 3 versions"
+    assert "are not archived: cannot write run.db: disk is full" in caplog.text
 
 
 def test_a_run_that_has_ended_goes_on_under_other_limits(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A server of a run: it listens, and serves the run until the run ends or the server is told to leave it."""
 
 import asyncio
+import logging
 import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
@@ -12,7 +13,7 @@ from typing import Protocol, Self
 
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.core.learner import NoTraining
 from offbeat.documents import user_path
 from offbeat.experiment import Experiment
@@ -29,7 +30,11 @@ from offbeat.net.threads import in_thread
 from offbeat.net.transport import OnChannel
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.unfinished import DIRECTORY, UnfinishedBodies
+from offbeat.runs.archive import archive
+from offbeat.runs.record import holds_run
+from offbeat.units import size_text
 
+log = logging.getLogger(__name__)
 LINGER = 10.0
 """Seconds that a server waits at the end of a run, at most, for sites that have not heard of it."""
 
@@ -89,20 +94,42 @@ def serve(
     options, audit = options or ServerOptions(), AuditLog(by=by)
     if isinstance(listen, str):
         shown, allowed = credentials or ServerCredentials(), limits or connection_limits(experiment, options)
-        listen = partial(_listen, listen, shown, allowed, audit, state)
+        listen = partial(_listen, listen, shown, allowed, audit, user_path(state))
     elif credentials is not None or limits is not None:
         raise UsageError("credentials and limits are for an address: leave them out with another transport")
 
+    directory, archive_after = user_path(state), options.archive
+
     def opened() -> Service | FinishedService:
+        _archive(directory, archive_after)
         beside = None if mirror is None else user_path(mirror)
         tells = clock or SystemClock()
-        run = open_run(experiment, user_path(state), options, checkpoint_seconds, audit=audit, mirror=beside)
+        run = open_run(experiment, directory, options, checkpoint_seconds, audit=audit, mirror=beside)
         if isinstance(run, FinishedRun):
             audit.close()
             return FinishedService(run, tells, linger)
         return Service(run, tells, linger, CallbackList(callbacks))
 
-    return RunServer(opened, listen, audit, state)
+    def at_end() -> None:
+        # Nobody goes on with an update of a run that has ended.
+        shutil.rmtree(directory / DIRECTORY, ignore_errors=True)
+        _archive(directory, archive_after)
+
+    return RunServer(opened, listen, audit, at_end)
+
+
+def _archive(directory: Path, seconds: float | None) -> None:
+    """Compress old journal rows. The log says where that fails: a run needs it for nothing but its disk."""
+    if seconds is None or not holds_run(directory):
+        return
+    try:
+        found = archive(directory, seconds)
+    except OffbeatError as error:
+        log.warning("the journal rows of %s are not archived: %s", directory, error)
+        return
+    if found.rows:
+        sizes = size_text(found.before), size_text(found.after)
+        log.info("archived %d journal rows; run.db: %s before, %s now", found.rows, *sizes)
 
 
 def connection_limits(experiment: Experiment, options: ServerOptions) -> Limits:
@@ -117,10 +144,10 @@ async def _listen(
     credentials: ServerCredentials,
     limits: Limits,
     audit: AuditLog,
-    state: str | Path,
+    directory: Path,
     on_channel: OnChannel,
 ) -> Listener:
-    unfinished = UnfinishedBodies(user_path(state) / DIRECTORY)
+    unfinished = UnfinishedBodies(directory / DIRECTORY)
     return await listen_on(address, credentials, limits, on_channel, audit, unfinished)
 
 
@@ -138,9 +165,9 @@ class RunServer:
         opened: Callable[[], Service | FinishedService],
         listen: ListenFactory,
         audit: Audit,
-        state: str | Path,
+        at_end: Callable[[], None],
     ) -> None:
-        self._opened, self._listen, self.audit, self._state = opened, listen, audit, state
+        self._opened, self._listen, self.audit, self._at_end = opened, listen, audit, at_end
         self.service: Service | FinishedService | None = None
         self.listener: Listener | None = None
         self._run: asyncio.Task[str | None] | None = None
@@ -214,9 +241,8 @@ class RunServer:
             reason = await service.run()
         finally:
             await listener.close()
-        if reason is not None:
-            # Nobody goes on with an update of a run that has ended.
-            shutil.rmtree(user_path(self._state) / DIRECTORY, ignore_errors=True)
+        if reason is not None and isinstance(service, Service):
+            await asyncio.to_thread(self._at_end)
         return reason
 
     # ---- in a thread of its own ----

@@ -46,6 +46,8 @@ class ServerOptions:
         keep_updates: Whether the state directory keeps every update from the beginning on, in place of those
             since the last checkpoint: a model without a site's updates can then be made of the others'. Once
             the run is served without it, they are deleted.
+        archive: Before the run is opened, and when it ends, its journal rows are compressed that are older
+            than so many seconds of its clock. None means never.
         unmasking: How long a release with secure aggregation waits for its helpers.
         helpers: Names of the helpers of a new committee, in place of the run's present committee. Updates
             masked for the present committee are dropped. None means that the committee stays as it is.
@@ -63,6 +65,7 @@ class ServerOptions:
     share_model: ModelChoice | None = None
     mirror_required: bool = False
     keep_updates: bool = False
+    archive: Seconds | None = None
     unmasking: UnmaskingTimes = UnmaskingTimes()
     helpers: Helpers | None = None
 
