@@ -16,8 +16,6 @@ from offbeat.cli import join, serve
 from offbeat.cli.commands import app
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import validated
-from offbeat.recipes.load import load_recipe
 
 DOCS = Path(__file__).parents[2] / "docs"
 GROUP: Any = get_command(app)
@@ -162,28 +160,6 @@ def test_the_pages_have_every_key_with_its_default() -> None:
                 words = {"null": "1", "true": "1", "false": "0"}
                 found, told = key.default, deploy[f"{name}.{key.name}"]
                 assert float(words.get(found, found)) == float(words.get(told, told))
-
-
-@pytest.mark.parametrize(("command", "removed"), [("serve", serve.REMOVED), ("join", join.REMOVED)])
-def test_an_option_that_there_was_names_the_new_one(
-    command: str, removed: dict[str, str], offbeat: Any
-) -> None:
-    for option, instead in removed.items():
-        for words in ([option, "1"], [f"{option}=1"]):
-            code, _, errors = offbeat(command, "digits", *words)
-            assert (code, errors.count("\n")) == (2, 1)
-            assert errors.startswith(
-                f"offbeat: offbeat {command} has no option {option} any more: give {instead}"
-            )
-        text = re.findall(r"--set (?:'([^']+)'|([^ ,]+))", instead)
-        groups = serve.GROUPS if command == "serve" else join.GROUPS
-        others, given = split_sets([quoted or bare for quoted, bare in text], groups)
-        assert load_recipe("digits", sets=others or ())
-        options = {name for parameter in COMMANDS[command].params for name in parameter.opts}
-        assert given or others or instead.split()[0] in options
-        for name, values in given.items():
-            cls = getattr(import_module(groups[name].module), groups[name].cls)
-            assert validated(cls, values, "--set"), "what it says is allowed"
 
 
 def test_sets_are_divided_by_their_groups() -> None:

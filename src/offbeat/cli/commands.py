@@ -97,13 +97,12 @@ _SECTIONED: dict[Callable[..., None], type[Command]] = {
 for _group, _members in _COMMANDS.items():
     for _command in _members:
         app.command(cls=_SECTIONED.get(_command, Command), rich_help_panel=_group)(_command)
-_REMOVED: dict[str, dict[str, str]] = {"serve": serve.REMOVED, "join": join.REMOVED}
 _ALGORITHM = dict.fromkeys(("--algorithm", "--algorithms", "-a"), "--set algorithm=NAME")
 # What to give instead of an option that another command has.
 _ELSEWHERE = {
     "run": {**_ALGORITHM, "--seeds": "--seed N, or use offbeat compare"},
     "federate": _ALGORITHM,
-    "serve": _ALGORITHM,
+    "serve": {**_ALGORITHM, "--seed": "--set seed=N"},
     "compare": {"--algorithm": "--algorithms NAME,NAME", "--seed": "--seeds N, or --set seed=N"},
 }
 # Commands whose `--set` changes a recipe.
@@ -185,8 +184,6 @@ def _fail_of_command_line(error: Any) -> None:
     where = error.ctx.command_path if error.ctx is not None else "offbeat"
     # Errors about an unknown option have its name.
     option, command = str(getattr(error, "option_name", None)), where.rpartition(" ")[2]
-    if (instead := _REMOVED.get(command, {}).get(option)) is not None:
-        _fail(f"{where} has no option {option} any more: give {instead}", error.exit_code)
     key = OTHER_NAMES.get(option.removeprefix("--").replace("-", "_")) if command in _OF_RECIPES else None
     of_recipe = None if key is None else f"--set {key}=VALUE"
     if (instead := _ELSEWHERE.get(command, {}).get(option, of_recipe)) is not None:

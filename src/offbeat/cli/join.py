@@ -56,13 +56,6 @@ SECTIONS = {
     "TLS and access": ("kit", "token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
     "Logging": ("log", "log_level"),
 }  # fmt: skip
-REMOVED = {
-    "--keep-labels": "--set policy.labels=false",
-    "--examples-privacy": "--set examples.noise=1.0 --set examples.clip=1.0",
-    "--min-step-seconds": "--set site.min_step_seconds=0.01",
-    "--threads": "--set site.threads=2",
-}
-"""Replacement of each removed option."""
 
 
 def join(

@@ -67,22 +67,6 @@ SECTIONS = {
 }  # fmt: skip
 PLAIN = "http://"
 """Beginning of the address of a page without TLS."""
-REMOVED = {
-    "--seed": "--set seed=7",
-    "--dashboard-unencrypted": "--dashboard http://HOST:PORT",
-    "--lease": "--set server.lease=60",
-    "--task-timeout": "--set server.task_timeout=600, or =null for never",
-    "--rollback": "--set server.rollback=true",
-    "--no-rollback": "--set server.rollback=false",
-    "--norm-bound": "--set server.norm_bound=10",
-    "--max-samples": "--set server.max_samples=20000",
-    "--evaluation-timeout": "--set server.evaluation_timeout=60",
-    "--helpers": "--set 'server.helpers=[anna, bert, cora]'",
-    "--unmask-timeout": "--set server.unmasking.timeout=30",
-    "--unmask-give-up": "--set server.unmasking.give_up=3600, or =null for never",
-    "--share-model": "--set server.share_model=final",
-}
-"""Replacement of each removed option."""
 
 
 def serve(
