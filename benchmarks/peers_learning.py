@@ -226,7 +226,7 @@ counts as {SECONDS:.0f} s. `benchmarks/peers_learning.py --page docs/peers.md` w
 ## Where to go on
 
 - [Speed](speed.md): how fast the peers run.
-- [Leaderboard](leaderboard.md): all algorithms on the same worlds, with the same tuning.
+- [Leaderboard](tables.md#leaderboard): all algorithms on the same worlds, with the same tuning.
 """
 
 

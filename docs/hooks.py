@@ -1,5 +1,5 @@
-"""What the site has from the code: the table of algorithms, their pages in the navigation, the reference, how
-Offbeat is installed.
+"""What the site has from the code and from rows of results: the table of algorithms, their pages in the
+navigation, the reference, how Offbeat is installed, the tables of claims and runs.
 
 A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what the named function below makes.
 """
@@ -7,6 +7,7 @@ A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what th
 import inspect
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import groupby
@@ -20,6 +21,10 @@ from offbeat.algorithms import ALGORITHMS, Factory
 from offbeat.algorithms.describe import driver_needs, short_paper
 from offbeat.algorithms.hyperparameters import option_classes
 from offbeat.core.installation import ON_INDEX, install_command
+from offbeat_papers.experiments import JudgedExperiment, judge_experiments
+from offbeat_papers.folder import default_results
+from offbeat_papers.tables import site_tables, write_csv_files
+from offbeat_papers.texts import Grid, markdown
 
 DOCS = Path(__file__).parent
 MARK = re.compile(r"^<!-- (\w+)(?:: (\S+))? -->$", re.MULTILINE)
@@ -106,6 +111,23 @@ def index_install() -> list[str]:
     ]
 
 
+@cache
+def judged() -> list[JudgedExperiment]:
+    """The papers' experiments, judged by the rows: that takes half a minute, so it is done once."""
+    return judge_experiments(default_results())
+
+
+@cache
+def tables() -> dict[str, Grid]:
+    """The tables of the papers' claims, of the leaderboard and of runs."""
+    return site_tables(default_results(), judged())
+
+
+def table(name: str) -> list[str]:
+    """A table of claims, ranks or runs, whose hundreds of rows are not in the site's search."""
+    return ["<div data-search-exclude markdown>", "", *markdown(tables()[name]).splitlines(), "", "</div>"]
+
+
 def picture(_: str) -> list[str]:
     """The file that a tutorial's picture is made from: nothing for a reader."""
     return []
@@ -151,11 +173,12 @@ def _script(name: str) -> Any:
 
 
 def on_post_build(config: Any) -> None:
-    """Write the notebooks of the tutorials, and a report to look at, of runs of a few seconds."""
+    """Write the notebooks of the tutorials, a report of short runs, and the tables as CSV files."""
     site, notebooks = Path(config.site_dir), _script("notebooks")
     for page in sorted((DOCS / "tutorials").glob("*.md")):
         notebooks.write_notebook(page, site / "tutorials" / page.stem / f"{page.stem}.ipynb")
     _script("sample_report").write_report(site / "results" / "report.html")
+    write_csv_files(tables(), judged(), site / "tables")
 
 
 def on_config(config: Any) -> Any:

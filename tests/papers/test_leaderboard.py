@@ -1,4 +1,4 @@
-"""The leaderboard: its ranks by hand, and its page, its studies and the peers' page from the rows alone."""
+"""The leaderboard: its ranks by hand, and its tables, its studies and the peers' page from the rows alone."""
 
 import json
 import shutil
@@ -8,7 +8,7 @@ import pytest
 
 from offbeat_papers import Trial, check_study, study_cells
 from offbeat_papers.arm_rows import ItemRows
-from offbeat_papers.leaderboard import page, papers, plateau, ranks, tune
+from offbeat_papers.leaderboard import papers, plateau, ranks, tables, tune
 from offbeat_papers.leaderboard.command import parse_command
 from offbeat_papers.load import make_study
 from tests.script_modules import load_script
@@ -79,19 +79,25 @@ def test_nobody_leads_with_fewer_than_three_seeds(
                 values[seed][k], values[seed][k + 1] = values[seed][k + 1], values[seed][k]
         return {("digits", world): values for world in "abc"}
 
-    monkeypatch.setattr(page, "blocks_of", blocks)
-    text = page.render(boards)
-    assert "the page names no leader" in text
-    assert "**1.0" not in text
+    monkeypatch.setattr(tables, "blocks_of", blocks)
+    assert tables.ranking_grid(boards)[1][-1] == "nobody: there are fewer than 3 runs of each"
+    assert "**" not in str(tables.rank_grid(boards))
     seeds = 3
-    text = page.render(boards)
-    assert f"{labels[0]} leads alone" in text
-    assert "**1.0 [1.0, 1.0]**" in text
+    assert tables.ranking_grid(boards)[1][-1] == labels[0]
+    assert "**1.0 [1.0, 1.0]**" in tables.rank_grid(boards)[1]
 
 
-def test_the_pages_are_what_the_rows_give(boards: dict[str, ItemRows]) -> None:
-    written = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
-    assert page.render(boards) == written, "python -m offbeat_papers.leaderboard.page"
+def test_every_algorithm_has_a_row_for_each_data_set(boards: dict[str, ItemRows]) -> None:
+    heads, *rows = tables.board_grid(boards)
+    assert heads[2:7] == list(tune.read_board()["worlds"])
+    assert len(rows) == sum(len(each.study.labels) for each in boards.values())
+    ranked = tables.rank_grid(boards)[1:]
+    assert [sum(row[0] == group for row in ranked) for group in dict.fromkeys(row[0] for row in ranked)] == [
+        len(tables.shared_labels(group)) for group in tables.groups_of(boards)
+    ]
+
+
+def test_the_peers_page_is_what_their_rows_give() -> None:
     peers = load_script(ROOT / "benchmarks" / "peers_learning.py")
     kept = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
     written = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
@@ -101,10 +107,10 @@ def test_the_pages_are_what_the_rows_give(boards: dict[str, ItemRows]) -> None:
 def test_the_figure_has_every_algorithm_of_the_board(
     boards: dict[str, ItemRows], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    assert page.draw(page.everywhere(boards), tmp_path / "ranks.svg")
+    assert tables.draw(tables.everywhere(boards), tmp_path / "ranks.svg")
     text = (tmp_path / "ranks.svg").read_text(encoding="utf-8")
-    assert all(f"<!-- {label} -->" in text for label in page.shared_labels(page.everywhere(boards)))
-    assert not page.draw({}, tmp_path / "none.svg")
+    assert all(f"<!-- {label} -->" in text for label in tables.shared_labels(tables.everywhere(boards)))
+    assert not tables.draw({}, tmp_path / "none.svg")
 
 
 def test_every_label_has_four_options_and_every_study_builds() -> None:

@@ -1,4 +1,4 @@
-"""The page of all experiments is what the rows give."""
+"""The pages of the papers, and the tables of experiments and claims, are what the rows give."""
 
 import re
 import sys
@@ -12,9 +12,11 @@ from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.cells import study_cells
 from offbeat_papers.experiments import JudgedExperiment, judge_experiments, load_experiments, rows_of
 from offbeat_papers.load import all_items, make_study
-from offbeat_papers.page import Items, rows_text, write_pages
-from offbeat_papers.paper_page import with_numbers
+from offbeat_papers.page import Items, render_page, rows_text, write_pages
+from offbeat_papers.paper_page import render_paper, with_numbers
 from offbeat_papers.rows import Results
+from offbeat_papers.tables import claim_grid, experiment_grid
+from offbeat_papers.texts import markdown
 from tests.papers.study_files import DOCUMENT, row
 
 ROOT = Path(__file__).parents[2]
@@ -34,10 +36,10 @@ def reached_at(seconds: float) -> dict[str, dict[str, tuple[float, int, int, int
 
 
 def rendered(results: Results, items: Items) -> str:
-    """The page of all papers and those of each, one after another."""
-    page = results.folder / "pages" / "papers.md"
-    page.parent.mkdir(parents=True, exist_ok=True)
-    return "\n".join(path.read_text(encoding="utf-8") for path in write_pages(results, page, items))
+    """The page of all papers, and the tables of experiments and of claims, one after another."""
+    judged = judge_experiments(results, items)
+    tables = experiment_grid(judged), claim_grid(judged)
+    return "\n".join([render_page(results, judged, items), *map(markdown, tables)])
 
 
 def claims_of(text: str) -> dict[str, tuple[str, ...]]:
@@ -57,7 +59,7 @@ def test_the_pages_in_the_documentation_are_what_the_rows_give(
     assert names[: len(pages)] == pages
     text = "".join(path.read_text(encoding="utf-8") for path in written[1 : len(pages)])
     assert re.findall(r"!\[[^\]]*\]\((.*?)\)", text) == [
-        name.removeprefix("papers/") for name in names[len(pages) :]
+        name.removeprefix("papers/") for name in names[len(pages) :] if name.startswith("papers/")
     ]
     assert all((ROOT / "docs" / name).is_file() for name in names)
     for path, name in zip(written, pages, strict=False):
@@ -84,6 +86,15 @@ def test_every_item_of_a_papers_studies_is_an_experiments_or_explains_one() -> N
             explained = [f"{paper}/{name}" for name in study.items[own].explains]
             assert set(explained) <= set(names), item
             assert explained or any(item == name or item.startswith(f"{name}-") for name in names), item
+
+
+def test_the_page_of_a_paper_has_ten_of_its_claims() -> None:
+    for name, paper in load_experiments().papers.items():
+        own = [each for each in judged_rows() if each.experiment.paper == name]
+        text = render_paper(paper, own)
+        shown = re.findall(rf"^\| ({name}/[\w-]+) \| .*\*\*.+\*\*", text, re.MULTILINE)
+        assert shown == [f"{name}/{claim.partition('#')[0]}" for claim in paper.claims]
+        assert len(set(paper.claims)) == 10
 
 
 def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
@@ -130,8 +141,7 @@ def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
     found = judge_experiments(results, {"fedfa/table-2": (made_up, "table-1")})
     assert {j.experiment.name: j for j in found}["fedfa/table-2"].verdict == Verdict.NO_REAL_DATA
     text = rendered(results, {"fedfa/table-2-digits": (study, "table-1")})
-    assert "| [table-2](papers/fedfa.md#table-2): seconds to target | not run | 1 not run | 0 |" in text
-    assert '| <a id="table-2"></a>table-2: seconds to target | not run | 1 not run | 0 |' in text
+    assert "| [FedFa](papers/fedfa.md) | table-2: seconds to target | not run | 1 not run | 0 |" in text
     stand_in = judge_experiments(results, {"fedcompass/table-18-digits": (study, "table-1")})
     assert {j.experiment.name: j for j in stand_in}["fedcompass/table-18"].verdict == Verdict.NO_REAL_DATA
     details, *effects = claims_of(text)["FedBuff is faster"]
@@ -168,7 +178,7 @@ def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count
     assert (judged.experiment.name, judged.items, judged.verdict) == ("fedfa/table-2", (), Verdict.NOT_RUN)
     generated = {"fedfa/table-2": (make_study("fedfa/t", {**DOCUMENT, "no_real_data": "None."}), "table-1")}
     text = rendered(Results(tmp_path), items | generated)
-    assert "| table-2 | Table 1: **FedBuff is faster**." in text.partition("## Why it comes out so")[2]
+    assert "| [FedFa](papers/fedfa.md) | cause of table-2 | Table 1: **FedBuff is faster**." in text
 
 
 def test_every_claim_that_is_not_held_names_the_experiment_that_shows_its_cause() -> None:
@@ -239,8 +249,7 @@ def test_a_cause_of_two_experiments_is_told_once(tmp_path: Path) -> None:
     item = {**DOCUMENT["items"]["table-1"], "explains": ["table-2", "table-3"]}
     why = make_study("fedfa/s", {**DOCUMENT, "items": {"why": item}})
     text = rendered(Results(tmp_path), {"fedfa/why": (why, "why")})
-    own = text.partition("## Why it comes out so")[2]
-    assert own.count("| table-2, table-3 | Table 1: **FedBuff is faster**.") == 1
+    assert text.count("| cause of table-2, table-3 | Table 1: **FedBuff is faster**.") == 1
     assert text.count("**FedBuff is faster**") == 1
 
 

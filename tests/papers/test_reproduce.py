@@ -477,12 +477,12 @@ def test_an_unfinished_run_is_kept_for_the_device_that_it_was_made_on(study: Stu
 
 
 def test_pages_of_no_rows_are_written(tmp_path: Path) -> None:
-    files = ("--page", str(tmp_path / "page.md"), "--findings", str(tmp_path / "findings.md"))
-    written = Fork(OFFBEAT, "reproduce", *files, "--results", str(tmp_path / "none"))
+    page = tmp_path / "page.md"
+    written = Fork(OFFBEAT, "reproduce", "--page", str(page), "--results", str(tmp_path / "none"))
     out, errors = written.communicate()
     assert written.returncode == 0, errors
-    assert f"wrote {tmp_path / 'findings.md'}" in out.replace("\n", "")
-    assert "Of 0 distinct claims" in (tmp_path / "findings.md").read_text()
+    assert f"wrote {page}" in out.replace("\n", "")
+    assert "Of 0 distinct claims" in page.read_text()
 
 
 def test_sizes_that_were_not_run_are_left_out_unless_they_are_named(tmp_path: Path) -> None:

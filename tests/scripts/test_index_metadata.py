@@ -46,7 +46,7 @@ def test_the_python_of_the_readme_works() -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_claims_are_counted_as_the_findings_count_them(page: str) -> None:
-    findings = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
+    findings = " ".join((ROOT / "docs" / "papers.md").read_text("utf-8").split())
     counts = r"Of (\d+) distinct claims .*?, (\d+) are held, (\d+) are not held, .*? (\d+) are undecided"
     counted = re.search(counts, findings)
     assert counted

@@ -1,4 +1,4 @@
-"""All judged claims as a table: of the page of claims, and of the dataset."""
+"""All judged claims as the dataset has them, and the distinct ones among them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -13,46 +13,11 @@ from offbeat_papers.arm_rows import ItemRows
 from offbeat_papers.experiments import JudgedExperiment
 from offbeat_papers.judge import JudgedClaim
 from offbeat_papers.paper_page import OURS
-from offbeat_papers.provenance import MARK, is_early, uncommitted
+from offbeat_papers.provenance import is_early, uncommitted
 from offbeat_papers.study import COSTS
-from offbeat_papers.texts import (
-    ASKED,
-    Grid,
-    claim_name,
-    margin_text,
-    markdown,
-    mean_effect,
-    paper_effect,
-    reached_text,
-    seeds_text,
-)
+from offbeat_papers.texts import claim_name, reached_text
 
 _NOT_ASKED = (Verdict.NOT_RUN, Verdict.NO_REAL_DATA)
-
-LEGEND = (
-    "- **in the paper, here**: for a time, how many times as long the other method takes; for an accuracy, "
-    "how many points the first method is ahead. In the paper: the median over the claim's pairs, and the "
-    "least and the largest. Here: the mean over the pairs, with its 95 % interval by Welch's t (Student's "
-    "t for unequal variances). “∞”: the other method never reaches the target. “so in 2 of 9”: the paper's "
-    "own numbers are as it claims in two of nine pairs. “–”: there is no number.\n"
-    "- **(here 75 %)** in a title: the target of our runs, which are smaller than the paper's.\n"
-    "- **(fedasmu-DA against fedavg)** in a claim: the labels that the claim compares. A label is an "
-    "algorithm with its options: with q-0.05, Q_min/Q_max is 0.05; with tmax-4, the period is T_max/4. The "
-    "study's file has the options.\n"
-    "- **asked**: the question that the claim's words ask. “on average” is about the mean over pairs, and "
-    "“every pair”, “most pairs” and “some pair” are about single pairs. “by more than” and “at most … "
-    "behind” are the claim's margin.\n"
-    "- **seeds**: the seeds of the last look. “p least at 3”: an earlier look had the least p-value, and "
-    "counts.\n"
-    "- **before the rule**: how many of the claim's runs were made before the rule of the verdicts was "
-    "frozen. A verdict on such runs is exploratory.\n"
-    "- **verdict**: by [the rule](studies.md#when-a-claim-holds). An interval can leave out 1x where the "
-    "verdict is “undecided”: the question is about single pairs, there is a margin, or the p-value is too "
-    "large after the adjustment for looks and for all claims of the paper. An interval can have 1x in it "
-    "where the verdict is “held”: an earlier look decided, and later seeds do not take a verdict back; or "
-    f"the claim has a margin. {MARK}: some of the runs are from commits that nobody can check out."
-)
-"""What the columns of the table mean."""
 
 
 @dataclass(frozen=True)
@@ -145,59 +110,3 @@ def distinct_claims(judged: Sequence[JudgedExperiment]) -> list[tuple[JudgedExpe
         if claim.verdict not in _NOT_ASKED
     ]
     return list({claim.measured.asked: (each, claim) for each, claim in asked}.values())
-
-
-def claim_grid(judged: Sequence[JudgedExperiment]) -> Grid:
-    """A row for each distinct claim, with a link to its experiment on the paper's page."""
-    heads = [
-        "paper", "experiment", "claim", "in the paper", "here", "asked", "seeds", "before the rule",
-        "verdict",
-    ]  # fmt: skip
-    return [heads, *(_cells(each, claim) for each, claim in distinct_claims(judged))]
-
-
-def _cells(each: JudgedExperiment, claim: JudgedClaim) -> list[str]:
-    paper, _, name = each.experiment.name.partition("/")
-    marked = uncommitted(row.commit for row in claim.runs) > 0
-    rows = claim.measured.rows
-    says = f"{rows.item.title}: {claim_name(rows, claim)}".removeprefix(OURS).replace(f": {OURS}", ": ")
-    return [
-        paper, f"[{name}](papers/{paper}.md#{name})", says,
-        paper_effect(rows, claim), mean_effect(rows, claim),
-        ", ".join(filter(None, [ASKED[claim.question], margin_text(rows, claim)])), seeds_text(claim),
-        f"{early_runs(claim)} of {len(claim.runs)}",
-        f"{claim.verdict.value}{f' {MARK}' * marked}",
-    ]  # fmt: skip
-
-
-def render_claims(
-    judged: Sequence[JudgedExperiment], findings: str = "findings.md", images: str = "images"
-) -> str:
-    """The page of all claims as Markdown.
-
-    Args:
-        judged: The experiments.
-        findings: File of the page of findings, as this page names it.
-        images: Folder of the figures, as this page names it.
-    """
-    parts = [
-        "# All claims",
-        "On this page you find each claim of the four papers that our runs have judged, with the paper's "
-        "effect and ours. Claims that compare the same numbers have one row. Click a column's head to "
-        "sort, and type to filter. The paper's page has the claim's pairs, its runs and the command that "
-        f"repeats the runs. `offbeat reproduce --findings docs/{findings}` writes this page.",
-        LEGEND,
-        markdown(claim_grid(judged)),
-        "## Decided claims by effect",
-        f"![Decided claims of times, with intervals]({images}/findings_claims.png)",
-        f"![Decided claims of accuracies, with intervals]({images}/findings_accuracies.png)",
-        "The figures have the papers' decided claims of costs and of accuracies, without those of gains and "
-        "of losses. A large effect is decided more easily than a small one, so these claims' effects are "
-        "larger than those of all claims. A line is the mean over the claim's pairs with its 95 % interval. "
-        "Green is held, red is not held. A claim with a margin can be green on the left of the dashed line, "
-        "and red on its right.",
-        "## Where to go on",
-        f"- [Findings in short]({findings}): what follows from these claims.\n"
-        "- [The dataset](studies.md#the-dataset): the same table as CSV, `claims.csv`, and all runs.",
-    ]
-    return "\n\n".join(part.rstrip() for part in parts) + "\n"

@@ -139,7 +139,7 @@ def write_figures(results: Results, folder: Path) -> Iterator[Path]:
     from offbeat_papers.figure import write_figure
     from offbeat_papers.findings_figures import draw_findings
     from offbeat_papers.findings_numbers import Findings
-    from offbeat_papers.leaderboard.page import draw, everywhere
+    from offbeat_papers.leaderboard.tables import draw, everywhere
     from offbeat_papers.leaderboard.tune import read_board, read_boards
     from offbeat_papers.paper_page import figure_name
 

@@ -57,11 +57,13 @@ class Paper(Section):
             the claimed one and of the others.
         rows: What the rows show, in the same form.
         figures: Its items whose figures its page has.
+        claims: The claims that its page has, ten at most: "item#2" is the second claim of an item.
         finding: What its claims come to, in a sentence or two, with numbers as in `gain`.
     """
 
     title: str
     figures: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
     finding: str = ""
     gain: str = ""
     rows: str = ""

@@ -1,4 +1,4 @@
-"""The page "Do the papers hold?": the verdicts on all experiments, in counts and in one table."""
+"""The page "Do the papers hold?": what follows from all claims, the counts, and what is open."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,17 +15,15 @@ from offbeat_papers.experiments import (
     rows_of,
 )
 from offbeat_papers.figure import write_figure
+from offbeat_papers.findings import effects_grid, never_text, numbered, power_text, scope_text, sentences
+from offbeat_papers.findings_figures import FIGURES, draw_findings
+from offbeat_papers.findings_numbers import Findings
 from offbeat_papers.judge import JudgedClaim
+from offbeat_papers.leaderboard.tables import draw, everywhere
+from offbeat_papers.leaderboard.tune import read_board, read_boards
 from offbeat_papers.load import all_items
-from offbeat_papers.open_claims import larger_grid
-from offbeat_papers.paper_page import (
-    IMAGES,
-    figure_name,
-    render_paper,
-    runs_cell,
-    shown_items,
-    verdict_counts,
-)
+from offbeat_papers.open_claims import larger_grid, open_grid
+from offbeat_papers.paper_page import IMAGES, figure_name, render_paper, shown_items
 from offbeat_papers.provenance import MARK, uncommitted
 from offbeat_papers.rows import ResultRow, Results
 from offbeat_papers.study import Study
@@ -36,11 +34,12 @@ Items = Mapping[str, tuple[Study, str]]
 
 
 def write_pages(results: Results, page: Path, items: Items | None = None) -> list[Path]:
-    """Write the page, and one of each paper, with figures, into a folder that is named as the page is.
+    """Write the page, and one of each paper into a folder that is named as the page is, with figures.
 
     Args:
         results: Where the rows are.
-        page: The page's file; a paper's page is `STEM/PAPER.md` beside it.
+        page: The page's file; a paper's page is `STEM/PAPER.md` beside it. The figures of all claims are in
+            `images` beside the page, and those of a paper in `STEM/images`.
         items: As of `judge_experiments`.
 
     Returns:
@@ -60,7 +59,11 @@ def write_pages(results: Results, page: Path, items: Items | None = None) -> lis
         figures += [write_figure(each, results, images / figure_name(each)) for each in rows]
     for path, text in texts.items():
         path.write_text(text, encoding="utf-8")
-    return [*texts, *(path for path in figures if path is not None)]
+    beside = page.parent / IMAGES
+    beside.mkdir(exist_ok=True)
+    boards, ranks = everywhere(read_boards(read_board()["data"], results.folder)), beside / "leaderboard.png"
+    drawn = [*draw_findings(Findings(judged), beside), *([ranks] if draw(boards, ranks) else [])]
+    return [*texts, *filter(None, figures), *drawn]
 
 
 def render_page(
@@ -76,47 +79,59 @@ def render_page(
     """
     papers = load_experiments().papers
     hours = _hours(results, {study.name for study, _ in items.values()})
+    found = Findings(judged)
+    effects, every, _, _, power = (f"{IMAGES}/{name}" for name in FIGURES)
     parts = [
         "# Do the papers hold?",
-        "After this page you can say which experiments of four papers hold here, and which are undecided. "
-        "[Studies](studies.md#when-a-claim-holds) has the rule by which a claim is held, not held or "
-        "undecided. The runs here are smaller than the papers' runs; each study says how much smaller. "
-        "`offbeat reproduce --page docs/papers.md` writes this page and the papers' pages from the rows in "
-        "`papers/results`.",
-        "Each paper has a page with its claims, the paper's numbers and our numbers: "
+        "After this page you can say what our runs show about the claims of four papers on asynchronous "
+        "federated learning, and what they cannot show. `offbeat reproduce --page docs/papers.md` writes "
+        "this page and the papers' pages from the rows in `papers/results`.",
+        numbered(sentences(found)),
+        "“Held” and “not held” are verdicts of [one rule](studies.md#when-a-claim-holds) with an error "
+        "level of 5 % for the claims of a paper together. “Undecided” means that the runs do not tell. "
+        "“(held at 3 seeds)” means that a look at 3 seeds decided, and that the effect of all seeds could be "
+        f"none. {MARK} marks an effect some of whose runs are from commits that nobody can check out.",
+        "Each paper has a page: "
         + ", ".join(f"[{paper.name}]({folder}/{name}.md)" for name, paper in papers.items())
-        + ".",
+        + ". [One table](tables.md) has all claims and experiments.",
         "## In counts",
         markdown(_counts(judged, papers, hours, folder)),
         _distinct_text(judged),
         rows_text(rows_of(item for each in judged for item in (*each.items, *each.causes))),
         "The following table counts claims once that ask the same question about the same numbers, for "
-        "example a table and a figure of the same runs. In the last rows, all claims ask one question, so "
-        "claims about the same numbers count once. The table leaves out worked examples, and experiments "
-        "on substitutes for data that are not available.",
+        "example a table and a figure of the same runs. In the last rows, all claims ask one question. The "
+        "table leaves out worked examples, and experiments on substitutes for data that are not available.",
         markdown(_claim_counts(judged, papers)),
-        "## All experiments",
-        "An experiment's verdict follows from the verdicts of its claims. The paper's page lists these "
-        f"claims. {MARK} marks the number of runs from commits that nobody can check out.",
-        markdown([_HEADS, *(_experiment(each, papers, folder) for each in judged)]),
-        "## Sizes that were not run",
+        "## Effects, the papers' and ours",
+        f"![The papers' effects and ours, of times and of accuracies]({effects})",
+        "Each point is a pair of methods in one setting. On the solid line, the paper and our runs agree. "
+        "A point has the paper's direction if it is in the upper right or lower left quarter. "
+        + never_text(found),
+        markdown(effects_grid(found)),
+        f"![All claims of times and of accuracies, with intervals]({every})",
+        "Each line is a claim: the mean effect over its pairs, with its 95 % interval. Claims of gains and "
+        "of losses are left out.",
+        "## What the runs could show",
+        f"![Share of claims by the effect that would have been found]({power})",
+        power_text(found),
+        "## What is open, and what it would cost",
+        "An undecided claim gets more seeds in looks at 3, 5, 8 and 10 seeds, and none after that. "
+        "`offbeat reproduce PAPER --undecided` makes the runs to the next look. The table also counts the "
+        "claims of our own studies of causes. More seeds do not decide a claim if its runs end before the "
+        "target. Such claims need longer runs: runs of twice the length cost about twice the hours that the "
+        "table has for them. `--unpaired` makes the runs for claims that wait for runs on one kind of "
+        "processor. The hours are those of one processor core, from the rows of like runs.",
+        markdown(open_grid(results, judged)),
+        "### Sizes that were not run",
         "Where the cost is known, it is that of the whole study.",
         markdown(larger_grid()),
+        "## Scope, methods, limits",
+        scope_text(found),
         "## Where to go on",
-        "- [Findings in short](findings.md): what follows from these verdicts.\n"
-        "- [Studies](studies.md): the rule of the verdicts, and how to repeat an experiment.\n"
-        "- [Leaderboard](leaderboard.md): all algorithms on the same worlds, with the same tuning.",
+        "- [Claims, leaderboard and runs](tables.md): every number, to sort, to filter and to download.\n"
+        "- [Studies](studies.md): the rule of the verdicts, and how to repeat an experiment.",
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
-
-
-_HEADS = ["paper", "experiment", "verdict", "claims", "runs"]
-
-
-def _experiment(judged: JudgedExperiment, papers: Mapping[str, Paper], folder: str) -> list[str]:
-    paper, _, name = judged.experiment.name.partition("/")
-    link = f"[{name}]({folder}/{paper}.md#{name}): {judged.experiment.title}"
-    return [papers[paper].name, link, judged.verdict.value, verdict_counts(judged), runs_cell(judged)]
 
 
 def _hours(results: Results, studies: Iterable[str]) -> Mapping[str, float]:

@@ -69,10 +69,6 @@ def reproduce(
         Path | None,
         file_option("write the page of all verdicts, and a page per paper into a folder with its name"),
     ] = None,
-    findings: Annotated[
-        Path | None,
-        file_option("write the page of findings, claims.md beside it, and the figures into images/"),
-    ] = None,
     dataset: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="write the rows as a dataset: CSV, Parquet, a schema, all figures"),
@@ -108,16 +104,12 @@ def reproduce(
         if elsewhere:
             out.print(f"{elsewhere} more runs are being made by other processes")
         out.print(f"rows in {place.folder}", markup=False, soft_wrap=True)
-    elif page is None and findings is None and dataset is None:
+    elif page is None and dataset is None:
         _list(place)
     if page is not None:
         from offbeat_papers.page import write_pages
 
         _write_all(page, lambda: write_pages(place, page))
-    if findings is not None:
-        from offbeat_papers.findings import write_findings
-
-        _write_all(findings, lambda: write_findings(place, findings))
     if dataset is not None:
         from offbeat_papers.dataset import write_dataset
 

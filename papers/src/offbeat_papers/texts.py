@@ -95,17 +95,29 @@ def _ours(rows: ItemRows, arm: Arm) -> str:
         late = any(isinstance(cost, Cost) and not cost.reached for cost in base.values())
         bound = ("~ " if censored else "< ") if late else "> " if censored else ""
         return "-" if estimate is None else f"{bound}{_ratios(estimate)}{reached}"
+    return amount_text(rows, arm, item.shows)
+
+
+def amount_text(rows: ItemRows, arm: Arm, by: str) -> str:
+    """The mean of an arm's runs with its 95 % interval; ">" where some did not reach the target.
+
+    Args:
+        rows: The rows of an item.
+        arm: The label and the column.
+        by: What is shown: a cost, or a value.
+    """
+    amounts = rows.amounts(arm, by)
+    censored = sum(isinstance(amount, Cost) and not amount.reached for amount in amounts.values())
     values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
-    estimate = _possible(rows, interval([_scale(rows, item.shows) * value for value in values]))
-    assert estimate is not None
-    more = "> " if censored else ""
-    unit = _UNITS.get(item.shows, "")
-    return f"{more}{_numbers(estimate)}{unit}{reached}"
+    estimate = _possible(rows, by, interval([_scale(rows, by) * value for value in values]))
+    if estimate is None:
+        return NO_EFFECT
+    reached = f" ({len(amounts) - censored} of {len(amounts)} seeds)" if censored else ""
+    return f"{'> ' if censored else ''}{_numbers(estimate)}{_UNITS.get(by, '')}{reached}"
 
 
-def _possible(rows: ItemRows, found: Interval | None) -> Interval | None:
+def _possible(rows: ItemRows, by: str, found: Interval | None) -> Interval | None:
     """An interval within what a cost or a share can be: few runs that differ much have a wider one."""
-    by = rows.item.shows
     if found is None or not (by in COSTS or _scale(rows, by) != 1.0):
         return found
     most = inf if by in COSTS else _scale(rows, by)
