@@ -1,7 +1,7 @@
 """FedBuff and FedCompass of the peers beside ours: time to an accuracy from the same model, data and speeds.
 
     benchmarks/peers/make_env.sh ~/peers flgo flsim appfl
-    python benchmarks/peers_learning.py --peers ~/peers [--seeds 5] [--page docs/peers.md]
+    python benchmarks/peers_learning.py --peers ~/peers [--seeds 5] [--out FILE]
 
 Ten clients with skewed shares of the digits, whose speeds differ by ten times, train 20 steps a task
 (FedCompass: 4 to 20), all of them all the time. Each peer's own server code (benchmarks/peers/learning.py)
@@ -198,51 +198,42 @@ def _time(runs: list[dict[str, Any]], target: str) -> str:
     return f"{'> ' if missing else ''}{middle:.1f} [{low:.1f}, {high:.1f}]{beyond}"
 
 
-def page(kept: dict[str, Any]) -> str:
-    """The page."""
+def text(kept: dict[str, Any]) -> str:
+    """The setting and the table, for the page of numbers."""
     seeds = len({name.rsplit(" ", 1)[1] for name in kept})
-    return f"""# The peers' FedBuff and FedCompass
-
-After this page you can say how fast the FedBuff and FedCompass of FLGo, FLSim and APPFL learn beside
-ours, from the same start, and where their formulas differ. The setting is {CLIENTS} clients with
-Dirichlet(0.3) shares of the digits, {min(SPEEDS):g} to {max(SPEEDS):g} s per local step, {STEPS} steps
-per task (FedCompass: {Q_MIN} to {Q_MAX}, λ = {LATEST}), FedBuff's K = {SIZE}, SGD at {LR} in batches of
-{BATCH}, an MLP of 32 units, {SECONDS:.0f} virtual seconds and {seeds} seeds. Data, shares, speeds and the
-initial model of a seed are the same for all implementations. All peers have the same batches; our batches
-follow the same law but come from another stream.
+    return f"""\
+How fast the FedBuff and FedCompass of FLGo, FLSim and APPFL learn beside ours, from the same start, and
+where their formulas differ: {CLIENTS} clients with Dirichlet(0.3) shares of the digits, {min(SPEEDS):g} to
+{max(SPEEDS):g} s per local step, {STEPS} steps per task (FedCompass: {Q_MIN} to {Q_MAX}, λ = {LATEST}),
+FedBuff's K = {SIZE}, SGD at {LR} in batches of {BATCH}, an MLP of 32 units, {SECONDS:.0f} virtual seconds and
+{seeds} seeds. Data, shares, speeds and the initial model of a seed are the same for all. All peers have the
+same batches; ours follow the same law but come from another stream.
 
 A peer's own server code receives the updates: FLGo's `package_handler`, FLSim's
 `FedAvgWithLRFedBuffAggregator`, APPFL's `FedBuffAggregator`, and its `CompassScheduler` with
-`FedCompassAggregator`. FLSim's simulator draws its own times, and APPFL's FedCompass knows only real time.
-So our loop trains and delivers for all peers, and gives APPFL's scheduler its clock and timers. *As it
-is* means the peer's own defaults, except for FLSim's rate. *Set as the paper* means the options with which
-the peer's formula is closest to the paper's.
+`FedCompassAggregator`. Our loop trains and delivers for all peers, and gives APPFL's scheduler its clock and
+timers. *As it is* means the peer's own defaults, except for FLSim's rate. *Set as the paper* means the
+options with which the peer's formula is closest to the paper's.
 
 {table(kept)}
 Times are geometric means with Student's 95 % interval over seeds. A run that did not reach the accuracy
-counts as {SECONDS:.0f} s. `benchmarks/peers_learning.py --page docs/peers.md` writes this page from
-`papers/results/peers.json`.
-
-## Where to go on
-
-- [Speed](speed.md): how fast the peers run.
-- [Leaderboard](tables.md#leaderboard): all algorithms on the same worlds, with the same tuning.
+counts as {SECONDS:.0f} s. The rows are in `papers/results/peers.json`.
 """
 
 
 def main() -> None:
-    """Measure what is missing, and write the page."""
+    """Measure what is missing, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--peers", type=Path, help="folder of make_env.sh; without it nothing is run")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--page", type=Path)
+    parser.add_argument("--out", type=Path)
     words = parser.parse_args()
     if words.peers is not None:
         measure(words.seeds, words.peers)
     kept = json.loads(RESULTS.read_text())
     print(table(kept))
-    if words.page is not None:
-        words.page.write_text(page(kept), encoding="utf-8")
+    if words.out is not None:
+        words.out.write_text(text(kept), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Simulate the rule of the second study: how often it is wrong, and how often it finds an effect.
 
-python benchmarks/replication_rates.py [--claims 2000] [--page docs/studies.md]
+python benchmarks/replication_rates.py [--claims 2000] [--out benchmarks/tables/replication_rates.md]
 
 Claims whose effects are known are judged by the functions that judge the papers' claims
-(`offbeat_papers.replication.rule`), in one look. Columns of a seed correlate by ρ. With `--page` the tables
-are written between the page's two marks.
+(`offbeat_papers.replication.rule`), in one look. Columns of a seed correlate by ρ. The page of studies
+has the file that `--out` writes.
 """
 
 import argparse
@@ -27,7 +27,6 @@ from offbeat_papers.replication.rule import Advantages, Answer, FreshClaim, answ
 from offbeat_papers.texts import markdown
 
 Array = NDArray[np.float64]
-MARKS = "<!-- replication_rates.py: begin -->\n", "<!-- replication_rates.py: end -->"
 SHAPES = ((1, 1), (1, 3), (2, 2), (3, 3), (9, 3))
 """Columns, and pairs of each, as the studies have them: 1, 3, 4, 9 and 27 pairs."""
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
@@ -263,29 +262,20 @@ def tables(claims: int) -> str:
     return "\n".join([head, average_table(claims), rejected_table(claims), wrong, power, family])
 
 
-def written(page: str, text: str) -> str:
-    """A page with a text between its marks."""
-    before, begin, rest = page.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not end:
-        raise SystemExit(f"the page has no {MARKS[0]!r} with {MARKS[1]!r} behind it")
-    return f"{before}{begin}{text}{end}{after}"
-
-
 def main() -> None:
     """Print the tables, or write them into a page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--claims", type=int, default=2000, help="claims of each kind")
-    parser.add_argument("--page", type=Path, help="page into which the tables are written")
+    parser.add_argument("--out", type=Path, help="file into which the tables are written")
     given = parser.parse_args()
     began = process_time()
     text = tables(given.claims)
-    if given.page is None:
+    if given.out is None:
         print(text)
     else:
-        given.page.write_text(written(given.page.read_text(encoding="utf-8"), text), encoding="utf-8")
+        given.out.write_text(text, encoding="utf-8")
     print(f"{process_time() - began:.0f} processor seconds")
 
 

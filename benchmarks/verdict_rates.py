@@ -1,10 +1,10 @@
 """Simulate the rule of verdicts: how often it is wrong, and how often it finds an effect.
 
-python benchmarks/verdict_rates.py [--claims 1000] [--page docs/studies.md]
+python benchmarks/verdict_rates.py [--claims 1000] [--out benchmarks/tables/verdict_rates.md]
 
 Claims are drawn whose effects are known, and judged by the functions that judge the papers' claims
-(`offbeat.verdicts.answers`), with looks at 3, 5, 8 and 10 seeds. With `--page` the tables are written between
-the page's two marks.
+(`offbeat.verdicts.answers`), with looks at 3, 5, 8 and 10 seeds. The page of
+studies has the file that `--out` writes.
 """
 
 import argparse
@@ -23,7 +23,6 @@ from offbeat.verdicts.multiplicity import LEVEL, false_discovery, looks
 from offbeat_papers.texts import markdown
 
 Array = NDArray[np.float64]
-MARKS = "<!-- verdict_rates.py: begin -->\n", "<!-- verdict_rates.py: end -->"
 SHAPES = ((1, 1), (1, 3), (2, 2), (3, 3), (9, 3))
 """Columns, and pairs of each, as the studies have them: 1, 3, 4, 9 and 27 pairs."""
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
@@ -194,28 +193,19 @@ def tables(claims: int) -> str:
     return "\n".join([head, wrong, power, family_table(2 * claims)])
 
 
-def written(page: str, text: str) -> str:
-    """A page with a text between its marks."""
-    before, begin, rest = page.partition(MARKS[0])
-    _, end, after = rest.partition(MARKS[1])
-    if not (begin and end):
-        raise SystemExit(f"the page has no lines {MARKS[0].strip()} and {MARKS[1]}")
-    return f"{before}{begin}{text}{end}{after}"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--claims", type=int, default=1000, help="claims of each kind")
-    parser.add_argument("--page", type=Path, help="write the tables into this page")
+    parser.add_argument("--out", type=Path, help="file into which the tables are written")
     args = parser.parse_args()
     begin = process_time()
     text = tables(args.claims)
     print(text)
     print(f"{process_time() - begin:.0f} processor seconds")
-    if args.page is not None:
-        args.page.write_text(written(args.page.read_text(encoding="utf-8"), text), encoding="utf-8")
+    if args.out is not None:
+        args.out.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

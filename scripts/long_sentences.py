@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-GENERATED = ("docs/papers", "docs/peers.md")
+GENERATED = ("docs/papers",)
 """Beginnings of the paths of pages that scripts write."""
 
 _FENCE = re.compile(r"^\s*(```|~~~)")

@@ -6,7 +6,7 @@
 Every variant does the same SGD steps on the same data from the same initial weights. The variants take turns,
 each repeat in a fresh process on one thread a process. Peers run from the environments that
 `benchmarks/peers/make_env.sh` makes in DIR. Writes the answers as JSON and a picture beside it. See
-docs/speed.md.
+docs/numbers.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""The leaderboard: its ranks by hand, and its tables, its studies and the peers' page from the rows alone."""
+"""The leaderboard: its ranks by hand, and its tables, studies and the peers' table from the rows alone."""
 
 import json
 import shutil
@@ -97,11 +97,11 @@ def test_every_algorithm_has_a_row_for_each_data_set(boards: dict[str, ItemRows]
     ]
 
 
-def test_the_peers_page_is_what_their_rows_give() -> None:
+def test_the_peers_table_is_what_their_rows_give() -> None:
     peers = load_script(ROOT / "benchmarks" / "peers_learning.py")
     kept = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
-    written = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
-    assert peers.page(kept) == written, "python benchmarks/peers_learning.py --page docs/peers.md"
+    written = (ROOT / "benchmarks" / "tables" / "peers_learning.md").read_text(encoding="utf-8")
+    assert peers.text(kept) == written, "peers_learning.py --out benchmarks/tables/peers_learning.md"
 
 
 def test_the_figure_has_every_algorithm_of_the_board(
