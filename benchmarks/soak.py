@@ -5,8 +5,7 @@
 The processes are those of the command line, with TLS and kits, on the digits and a model of 650 values that
 is trained for one step. Under load the sites' tokens renew themselves, since they live for `--token-life`,
 and `offbeat enrol --host` renews the server's certificate every `--certificate-every` seconds. After
-`--stop-every` updates the server is stopped, `offbeat archive` compresses its journal, and it starts again:
-the sites wait.
+`--stop-every` updates the server is stopped and starts again, and compresses its journal then: the sites wait.
 
 Every `--every` seconds a line goes to DIR/samples.jsonl: updates, and of each process memory, descriptors and
 processor's time; bytes on disk. The same command goes on with a soak that was interrupted. At its end, and
@@ -106,7 +105,7 @@ class Soak:
             )
             if done >= stop_at:
                 stop_at = done + self.chosen.stop_every
-                self.archive()
+                self.restart()
 
     def ended(self) -> bool:
         """Whether the server has ended well. Raises `RuntimeError` where a process has failed."""
@@ -117,12 +116,11 @@ class Soak:
                 )
         return self.processes[SERVER].poll() == 0
 
-    def archive(self) -> None:
-        """Stop the server, archive its journal, start it again."""
+    def restart(self) -> None:
+        """Stop the server, and start it again."""
         server = self.processes.pop(SERVER)
         server.send_signal(signal.SIGTERM)
         server.wait()
-        print(self.call("archive", self.state, "--before", "10s").strip(), flush=True)
         self.start_number += 1
         self.start_server()
 
@@ -131,6 +129,7 @@ class Soak:
         self.start(
             SERVER, "serve", self.out / "recipe.yaml", "--state", self.state,
             "--listen", f"localhost:{self.port}", "--sites", len(self.names),
+            "--set", "server.archive=10",
         )  # fmt: skip
         while not self.ended():
             with suppress(OSError), socket.create_connection(("localhost", self.port), 1.0):
