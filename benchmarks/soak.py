@@ -5,7 +5,7 @@
 The processes are those of the command line, with TLS and kits, on the digits and a model of 650 values that
 is trained for one step. Under load the sites' tokens renew themselves, since they live for `--token-life`,
 and `offbeat enrol --host` renews the server's certificate every `--certificate-every` seconds. After
-`--stop-every` updates the server is stopped and starts again, and compresses its journal then: the sites wait.
+`--stop-every` updates the server is stopped and starts again, and compresses its journal: the sites wait.
 
 Every `--every` seconds a line goes to DIR/samples.jsonl: updates, and of each process memory, descriptors and
 processor's time; bytes on disk. The same command goes on with a soak that was interrupted. At its end, and

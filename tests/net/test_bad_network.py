@@ -20,6 +20,7 @@ from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.unfinished import UnfinishedBodies
 from offbeat.net.wire.writer import MessageWriter
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
@@ -191,7 +192,7 @@ def test_a_site_that_does_not_read_is_cut_off_and_hinders_nobody(digits: Any, tm
             if network.on_channel is not None:
                 reader: MessageReader[FromSite] = MessageReader("site", limits)
                 deaf: Connection[FromServer, FromSite] = Connection(
-                    "deaf", Deaf(), reader, limits, MemoryBudget(limits.memory)
+                    "deaf", Deaf(), reader, limits, MemoryBudget(limits.memory), UnfinishedBodies()
                 )
                 try:
                     await network.on_channel(deaf)

@@ -3,12 +3,7 @@
 import asyncio
 import logging
 import re
-import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from socket import SO_LINGER, SOL_SOCKET
 from typing import Any
 
 import pytest
@@ -18,6 +13,7 @@ from offbeat.core.errors import RunError
 from offbeat.models.specs import MLPSpec
 from offbeat.net import ServerOptions, join, serve, server_learner
 from offbeat.runs.record import read_run
+from tests.net.cutting_relay import Relay, relay
 from tests.net.support import Shares, shares_of_digits, torch_left_alone
 
 MODEL_BYTES = 4 * (64 * 8000 + 8000 + 8000 * 10 + 10)
@@ -26,72 +22,6 @@ MODEL_BYTES = 4 * (64 * 8000 + 8000 + 8000 * 10 + 10)
 @pytest.fixture(scope="module")
 def digits() -> Shares:
     return shares_of_digits(1, samples=40, test_samples=20)
-
-
-@dataclass
-class Relay:
-    """Carries connections to a port, and resets each after some bytes from the site (`up`) or to it (`down`).
-
-    None means that it carries any number.
-    """
-
-    upstream: int
-    up: int | None = None
-    down: int | None = None
-    port: int = 0
-    connections: int = 0
-    carried: int = 0
-    serving: set[asyncio.Task[None]] = field(default_factory=set)
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.serving.add(task)
-        self.connections += 1
-        theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
-        copies = [
-            asyncio.create_task(self._copy(reader, ours, self.up)),
-            asyncio.create_task(self._copy(theirs, writer, self.down)),
-        ]
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
-        for copy in copies:
-            copy.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*copies, return_exceptions=True)
-        for end in (writer, ours):
-            end.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-            end.transport.abort()
-        self.serving.discard(task)
-
-    async def _copy(
-        self, source: asyncio.StreamReader, target: asyncio.StreamWriter, most: int | None
-    ) -> None:
-        copied = 0
-        with suppress(OSError):
-            while data := await source.read(65536):
-                copied += len(data)
-                self.carried += len(data)
-                if most is not None and copied > most:
-                    return
-                target.write(data)
-                await target.drain()
-
-
-@asynccontextmanager
-async def relay(upstream: int, up: int | None = None, down: int | None = None) -> AsyncIterator[Relay]:
-    """A relay that listens until the end."""
-    relay = Relay(upstream, up, down)
-    server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
-    relay.port = server.sockets[0].getsockname()[1]
-    try:
-        yield relay
-    finally:
-        server.close()
-        for task in relay.serving:
-            task.cancel()
-        await asyncio.gather(*relay.serving, return_exceptions=True)
-        await server.wait_closed()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def encode(messages: Iterable[Message]) -> RecordDict:
 
 def to_arrays(messages: Iterable[Message]) -> ArrayRecord:
     """The frames of messages."""
-    writer = MessageWriter(MOST_CHUNK, MOST_CHUNK)
+    writer = MessageWriter(MOST_CHUNK)
     for message in messages:
         writer.put(message)
     arrays: dict[str, Array] = {}

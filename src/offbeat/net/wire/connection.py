@@ -27,6 +27,8 @@ from offbeat.net.wire.writer import MessageWriter
 
 Out = TypeVar("Out", FromSite, FromServer)
 In = TypeVar("In", FromSite, FromServer)
+ACKNOWLEDGED_SHARE = 32
+"""The part of what a connection has carried after which more of a body is acknowledged: half of a window."""
 MOST_BODIES = 2
 """Unprocessed messages with a body, at most."""
 _LOST = ("", "slow", "deadline", "replaced", "credential", "revoked", "ours")
@@ -72,6 +74,8 @@ class Connection(Generic[Out, In]):
         self._put: Callable[[In, Callable[[], None]], None] = lambda *item: self._inbox.append(item)
         self._unprocessed = self._bodies = 0
         self._reserved, self._without_chunk = 0, 0.0
+        # Bytes of frames with chunks that have come, and of the body under way how much was acknowledged.
+        self._received = self._acknowledged = 0
         # An event is set when something has changed in its direction.
         self._in, self._out = asyncio.Event(), asyncio.Event()
         # It is set once the connection is being closed. Who waits for that is not woken by every message.
@@ -219,9 +223,9 @@ class Connection(Generic[Out, In]):
                 if self._writer.empty:
                     self.abort(CloseReason(self._closing))
                     return
-                frame = self._writer.frame()
                 self._writing.begin(self._limits.stall)
-                await self._stream.write(frame)
+                await _until(self._out, lambda: self._writer.ready)
+                await self._stream.write(self._writer.frame())
                 self._writing.end()
                 self._writer.written()
         except ChannelClosedError as error:
@@ -271,11 +275,17 @@ class Connection(Generic[Out, In]):
         await self._throttle(len(frame), len(read.messages))
         if read.unfinished:
             self._writer.peer_has(read.unfinished)
+        if read.acknowledged is not None:
+            self._writer.acknowledged(read.acknowledged)
+            self._out.set()
         if read.announced is not None:
             await self._budget.take(read.announced.size)
             self._reserved = read.announced.size
             await self._begin(read.announced)
+        if read.has_chunk:
+            self._received += len(frame)
         if self._reader.body is not None:
+            self._acknowledge(self._reader.body)
             await self._save(self._reader.body)
         if read.whole is not None and (read.whole.file is not None or self._unfinished.has(self.site)):
             await asyncio.to_thread(self._unfinished.forget, self.site, read.whole)
@@ -295,13 +305,23 @@ class Connection(Generic[Out, In]):
         self._in.set()
         await _until(self._in, lambda: self._ending is not None or self._has_room())
 
+    def _acknowledge(self, body: IncomingBody) -> None:
+        """Tell the peer how much of a body has come, when that is due: it sends only so much without that."""
+        if body.received - self._acknowledged >= max(LEAST_CHUNK, self._received // ACKNOWLEDGED_SHARE):
+            self._acknowledged = body.received
+            self._writer.acknowledge(body.received)
+            self._out.set()
+
     async def _begin(self, body: IncomingBody) -> None:
         """Fill in what is here of a body that was announced, or forget what it takes the place of."""
         self._saved = asyncio.get_running_loop().time()
         if self._reader.resumes:
             fill = partial(self._unfinished.resume, self.site)
             await asyncio.to_thread(self._reader.resume, fill)
-        elif self._unfinished.has(self.site):
+            self._acknowledged = body.received
+            return
+        self._acknowledged = 0
+        if self._unfinished.has(self.site):
             await asyncio.to_thread(self._unfinished.supersede, self.site, body.kind)
 
     async def _save(self, body: IncomingBody) -> None:

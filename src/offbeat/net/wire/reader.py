@@ -22,7 +22,14 @@ from offbeat.net.wire.fields import FROM_SERVER, FROM_SITE
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
 from offbeat.net.wire.serialization import deserialize, kind_of, read_fields
 from offbeat.net.wire.unfinished import IncomingBody
-from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG, UNFINISHED_TAG
+from offbeat.net.wire.writer import (
+    ACKNOWLEDGED_TAG,
+    CHUNK_TAG,
+    DATA_TAG,
+    ENVELOPE_TAG,
+    SUM_TAG,
+    UNFINISHED_TAG,
+)
 
 FIELDS = 64
 """Fields of a frame, at most: envelopes, its chunk, and fields of later versions."""
@@ -44,7 +51,8 @@ class ReadResult(Generic[M]):
     """The whole messages that a frame completes, each with the bytes of its body.
 
     `announced` is a body that the frame announces; `has_chunk`: it has a part of one. `whole` is the body
-    that it completes, and `unfinished` what the peer has of bodies that were sent to it.
+    that it completes, and `unfinished` what the peer has of bodies that were sent to it. `acknowledged` is
+    how much the peer has of the body that is being sent to it.
     """
 
     messages: list[tuple[M, int]]
@@ -52,6 +60,7 @@ class ReadResult(Generic[M]):
     announced: IncomingBody | None = None
     whole: IncomingBody | None = None
     unfinished: list[pb.Body] = field(default_factory=list)
+    acknowledged: int | None = None
 
 
 class MessageReader(Generic[M]):
@@ -95,7 +104,8 @@ class MessageReader(Generic[M]):
     def feed(self, frame: bytes) -> ReadResult[M]:
         """Read a frame. Raises `ProtocolError`."""
         parsed = parse(frame, self._limits.envelope)
-        read: ReadResult[M] = ReadResult([], has_chunk=parsed.data is not None, unfinished=parsed.unfinished)
+        read: ReadResult[M] = ReadResult([], parsed.data is not None)
+        read.unfinished, read.acknowledged = parsed.unfinished, parsed.acknowledged
         for envelope in parsed.envelopes:
             self._envelope(envelope, read)
         if parsed.data is not None:
@@ -185,6 +195,7 @@ class ParsedFrame:
     checksum: int = 0
     data: memoryview | None = None
     unfinished: list[pb.Body] = field(default_factory=list)
+    acknowledged: int | None = None
 
 
 def parse(frame: bytes, most: int) -> ParsedFrame:
@@ -196,6 +207,8 @@ def parse(frame: bytes, most: int) -> ParsedFrame:
             if fields > FIELDS:
                 raise ProtocolError(f"a frame with more than {FIELDS} fields", "frame")
             tag, at, end = _next_field(frame, at)
+            if tag == ACKNOWLEDGED_TAG:
+                parsed.acknowledged, _ = _read_varint(frame, at, 10)
             if tag in (ENVELOPE_TAG, UNFINISHED_TAG) and end - at > most:
                 raise ProtocolError(
                     f"a message of {end - at} bytes without its tensors: {most} are allowed", "size"
@@ -211,7 +224,7 @@ def parse(frame: bytes, most: int) -> ParsedFrame:
             at = end
     except DecodeError:
         raise _not_protobuf() from None
-    if parsed.data is None and not parsed.envelopes:
+    if parsed.data is None and not parsed.envelopes and parsed.acknowledged is None:
         raise ProtocolError("a frame with neither an envelope nor a chunk", "frame")
     return parsed
 
@@ -221,7 +234,7 @@ def _next_field(frame: bytes, at: int) -> tuple[int, int, int]:
     tag, at = _read_varint(frame, at)
     match tag & 7:
         case 0:
-            _, end = _read_varint(frame, at)
+            _, end = _read_varint(frame, at, 10)
         case 1:
             end = at + 8
         case 2:
@@ -246,10 +259,10 @@ def _read_chunk(frame: bytes, at: int, end: int) -> tuple[int, memoryview]:
     return chunk.sum, memoryview(chunk.data)
 
 
-def _read_varint(frame: bytes, at: int) -> tuple[int, int]:
-    """A number of at most five bytes, and the offset of its end."""
+def _read_varint(frame: bytes, at: int, most: int = 5) -> tuple[int, int]:
+    """A number of at most this many bytes, and the offset of its end."""
     number = 0
-    for shift, octet in zip(range(0, 35, 7), frame[at : at + 5], strict=False):
+    for shift, octet in zip(range(0, 7 * most, 7), frame[at : at + most], strict=False):
         number |= (octet & 0x7F) << shift
         if octet < 0x80:
             return number, at + shift // 7 + 1

@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("envelopes", "chunk", "unfinished")
+    __slots__ = ("envelopes", "chunk", "unfinished", "acknowledged")
     ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
     chunk: Chunk
     unfinished: _containers.RepeatedCompositeFieldContainer[Body]
-    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., unfinished: _Optional[_Iterable[_Union[Body, _Mapping]]] = ...) -> None: ...
+    acknowledged: int
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ..., unfinished: _Optional[_Iterable[_Union[Body, _Mapping]]] = ..., acknowledged: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("sum", "data")

@@ -37,19 +37,30 @@ from offbeat.secure.messages import UnmaskShare
 TOGETHER = 16
 """Messages in a frame, at most: however long their reasons, a frame stays far below its limit."""
 ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags of Frame.envelope and Frame.chunk
-UNFINISHED_TAG = 0x1A  # and of Frame.unfinished
+UNFINISHED_TAG, ACKNOWLEDGED_TAG = 0x1A, 0x20  # and of Frame.unfinished and Frame.acknowledged
 SUM_TAG, DATA_TAG = 0x09, 0x12  # and of Chunk.sum and Chunk.data
-_SHARE = 16
-"""The part of what a connection has carried that a chunk has: a cut loses no more than a chunk."""
+LEAST_WINDOW, _SHARE = 2 * LEAST_CHUNK, 16
+"""Bytes of a body that may be under way without an acknowledgement, and their share of what was carried.
+
+A connection that is reset loses what is under way. So a link that carries little loses little.
+"""
 _WithModel = TaskAssignment | ModelResponse | EvaluationRequest | RunFinished
 _EVERYTHING, _EVALUATION = object(), object()
 
 
 class MessageWriter:
-    """Queue of messages to a peer, with bodies in chunks of at most `chunk` bytes, at first of `first`."""
+    """Queue of messages to a peer.
 
-    def __init__(self, chunk: int = CHUNK, first: int = LEAST_CHUNK) -> None:
-        self._chunk, self._first, self._carried = chunk, first, 0
+    `chunk` is the size of a body's chunks. None means that they grow with what the connection has carried,
+    and that the next one waits for an acknowledgement (`ready`) where too much is under way.
+    """
+
+    def __init__(self, chunk: int | None = None) -> None:
+        self._chunk = chunk
+        # Bytes of bodies that the connection has carried; of the last, how much was sent and acknowledged.
+        self._carried = self._position = self._acknowledged = 0
+        # The acknowledgement that is to be sent.
+        self._answer: int | None = None
         self._waiting: deque[Message] = deque()
         # The frames of the messages that are being sent, each with the bytes of the body that it has.
         self._body: Iterator[tuple[bytes, int]] = iter(())
@@ -70,7 +81,15 @@ class MessageWriter:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to send."""
-        return not self._waiting and self._next is None
+        return not self._waiting and self._next is None and self._answer is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether something can be sent now: a chunk may have to wait for an acknowledgement."""
+        if self._next is None or self._answer is not None:
+            return not self.empty
+        under_way = self._position - self._acknowledged + self._next[1]
+        return under_way <= self._window or self._chunk is not None or self._passing() is not None
 
     @property
     def transfer(self) -> Transfer | None:
@@ -85,6 +104,18 @@ class MessageWriter:
         """Note what the peer has of bodies that were sent to it: they go on from there."""
         self._peer_has = unfinished
 
+    def acknowledge(self, position: int) -> None:
+        """Tell the peer how much of the body that it sends has come."""
+        self._answer = position
+
+    def acknowledged(self, position: int) -> None:
+        """Note how much of the body that is being sent has come."""
+        position = min(position, self._position)
+        if position > self._acknowledged and self._sent is not None:
+            self._carried += position - self._acknowledged
+            self._acknowledged = position
+            self._sent = replace(self._sent, arrived=position)
+
     def written(self) -> None:
         """Note that the last frame was sent."""
         if self._sent is not None and self._in_frame:
@@ -98,15 +129,19 @@ class MessageWriter:
 
     def frame(self) -> bytes:
         """The next frame; `empty` must be false. Raises `ValueError` for a message that cannot be sent."""
+        if self._answer is not None:
+            position, self._answer = self._answer, None
+            return bytes((ACKNOWLEDGED_TAG,)) + _varint(position)
         if self._next is None:
             self._start()
-        else:
-            passing = self._take_passing()
-            if passing is not None:
-                return pb.Frame(envelopes=[serialize(passing).envelope]).SerializeToString()
+        elif (place := self._passing()) is not None:
+            passing = self._waiting[place]
+            # `remove` would compare tensors.
+            del self._waiting[place]
+            return pb.Frame(envelopes=[serialize(passing).envelope]).SerializeToString()
         assert self._next is not None
         (frame, self._in_frame), self._next = self._next, next(self._body, None)
-        self._carried += self._in_frame
+        self._position += self._in_frame
         return frame
 
     def _start(self) -> None:
@@ -125,26 +160,33 @@ class MessageWriter:
                 size = sum(map(len, body))
                 if size > LEAST_CHUNK:
                     offset, checksum = _resumed(outgoing, self._peer_has)
+                self._carried += self._position - self._acknowledged
+                self._position = self._acknowledged = offset
                 self._sent = transfer(message, offset, size, offset)
         unfinished, self._unfinished = self._unfinished, ()
         self._body = frames(envelopes, body, self._size, unfinished, offset, checksum)
         self._next = next(self._body)
 
-    def _size(self) -> int:
-        """Bytes of the next chunk: small ones come through a link that is cut again and again."""
-        return max(self._first, min(self._chunk, self._carried // _SHARE // LEAST_CHUNK * LEAST_CHUNK))
+    @property
+    def _window(self) -> int:
+        """Bytes of a body that may be under way."""
+        return max(LEAST_WINDOW, self._carried // _SHARE)
 
-    def _take_passing(self) -> Message | None:
-        """The first message that may be sent before the body is complete."""
+    def _size(self) -> int:
+        """Bytes of the next chunk."""
+        if self._chunk is not None:
+            return self._chunk
+        return max(LEAST_CHUNK, min(CHUNK, self._window // 4 // LEAST_CHUNK * LEAST_CHUNK))
+
+    def _passing(self) -> int | None:
+        """The place of the first message that may be sent before the body is complete."""
         before = {self._subject}
         for place, message in enumerate(self._waiting):
             subject = _subject(message)
             small = not isinstance(message, _WithModel | UpdateSubmission | UnmaskShare)
             free = subject not in before and _EVERYTHING not in before and subject is not _EVERYTHING
             if isinstance(message, Heartbeat) or (small and free):
-                # `remove` would compare tensors.
-                del self._waiting[place]
-                return message
+                return place
             before.add(subject)
         return None
 
