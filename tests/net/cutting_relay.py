@@ -14,13 +14,14 @@ class Relay:
     """Carries connections to a port, and resets each after bytes from the site (`up`) or to it (`down`).
 
     None means that it carries any number. With a `seed` the bytes are drawn for each connection, from none to
-    twice as many. `carried` counts the bytes that it was given.
+    twice as many. `carried` counts the bytes that it was given; a connection carries `rate` a second.
     """
 
     upstream: int
     up: int | None = None
     down: int | None = None
     seed: int | None = None
+    rate: float | None = None
     port: int = 0
     connections: int = 0
     carried: int = 0
@@ -31,7 +32,12 @@ class Relay:
         assert task is not None
         self.serving.add(task)
         self.connections += 1
-        theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
+        try:
+            theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
+        except OSError:
+            writer.transport.abort()
+            self.serving.discard(task)
+            return
         copies = [
             asyncio.create_task(self._copy(reader, ours, self._most(self.up))),
             asyncio.create_task(self._copy(theirs, writer, self._most(self.down))),
@@ -60,6 +66,8 @@ class Relay:
             while data := await source.read(65536):
                 copied += len(data)
                 self.carried += len(data)
+                if self.rate is not None:
+                    await asyncio.sleep(len(data) / self.rate)
                 if most is not None and copied > most:
                     return
                 target.write(data)
@@ -68,10 +76,14 @@ class Relay:
 
 @asynccontextmanager
 async def relay(
-    upstream: int, up: int | None = None, down: int | None = None, seed: int | None = None
+    upstream: int,
+    up: int | None = None,
+    down: int | None = None,
+    seed: int | None = None,
+    rate: float | None = None,
 ) -> AsyncIterator[Relay]:
     """A relay that listens until the end."""
-    relay = Relay(upstream, up, down, seed)
+    relay = Relay(upstream, up, down, seed, rate)
     server = await asyncio.start_server(relay.serve, "127.0.0.1", 0)
     relay.port = server.sockets[0].getsockname()[1]
     try:
