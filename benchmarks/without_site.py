@@ -1,4 +1,4 @@
-"""How far a replay without a site is from a training without it; the table of docs/a-year-of-a-site.md.
+"""How far a replay without a site is from a training without it; the table of docs/site.md.
 
 Three sites train digits by FedAvg on a network in memory. North has most of the digits 0 to 2.
 """

@@ -146,7 +146,7 @@ def test_help_has_every_key_with_its_default() -> None:
 
 
 def test_the_pages_have_every_key_with_its_default() -> None:
-    deploy, policy = dict(SETTING.findall(page("deploy.md"))), dict(SETTING.findall(page("site-policy.md")))
+    deploy, policy = dict(SETTING.findall(page("deploy.md"))), dict(SETTING.findall(page("site.md")))
     examples = page("private-examples.md")
     for name, group in GROUPS.items():
         for key in group.keys:

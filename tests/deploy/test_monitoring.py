@@ -90,7 +90,7 @@ def test_the_configuration_scrapes_the_job_that_the_alert_watches_with_a_token_o
 
 
 def test_the_page_shows_the_files_as_they_are():
-    page = (DOCS / "watching.md").read_text()
+    page = (DOCS / "operate.md").read_text()
     for name in ("prometheus.yaml", "rules.yaml"):
         assert f'--8<-- "deploy/prometheus/{name}"' in page
 

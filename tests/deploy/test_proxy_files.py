@@ -7,7 +7,7 @@ import pytest
 from offbeat.net.grpc.protocol import PATH
 from tests.deploy.command_lines import DEPLOY
 
-PAGE = (Path(__file__).parents[2] / "docs/proxies.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/deploy.md").read_text()
 FILES = ("nginx/passthrough.conf", "nginx/terminate.conf", "haproxy/passthrough.cfg")
 
 

@@ -16,7 +16,7 @@ from offbeat.net.messages import Rejected
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError
 from offbeat.testing import FakeClock
 
-PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "operate.md").read_text("utf-8")
 NIGHT, WEEKEND = 14 * 3600.0, 64 * 3600.0
 
 

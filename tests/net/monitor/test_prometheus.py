@@ -107,7 +107,7 @@ def test_every_family_is_documented() -> None:
     private = replace(
         SNAPSHOT, privacy={"epsilon": 1.0, "budget": 2.0, "spent": 0}, helpers=HelpersView("2 of 2", 2)
     )
-    page = (Path(__file__).parents[3] / "docs" / "watching.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "operate.md").read_text(encoding="utf-8")
     text = exposition(private, EVALUATION, {"north": 3.0}).decode()
     names = {sample.name for family in text_string_to_metric_families(text) for sample in family.samples}
     assert {name for name in names if not re.search(rf"`{name}[`{{]", page)} == set()

@@ -3,7 +3,7 @@
 An update of one step on one sample reveals that sample: in a linear layer it is the gradient of the weight,
 divided by the gradient of the bias. So by default a site trains on batches of several samples, and makes an
 update of several samples. The site refuses what its policy does not allow before any training. A policy is no
-proof of privacy: see docs/site-policy.md.
+proof of privacy: see docs/site.md.
 """
 
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ class SitePolicy:
             plan with a smaller T, or without secure aggregation, is refused. None means any.
         labels: Whether the site tells the server its number of samples of each class, if the algorithm needs
             these numbers.
-        statistics: What the site tells in a run that gathers [statistics of features](statistics.md):
+        statistics: What the site tells in a run that gathers [statistics of features](site.md#statistics-before-a-training):
             numbers of groups of at least `min_samples` samples, "exact" or "rounded" to three significant
             digits. "refused" means that the site refuses such a run.
         samples_unit: Unit of the reported numbers of samples, to train and to evaluate on, at least 1. The
