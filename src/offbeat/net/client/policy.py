@@ -59,8 +59,8 @@ class SitePolicy:
             plan with a smaller T, or without secure aggregation, is refused. None means any.
         labels: Whether the site tells the server its number of samples of each class, if the algorithm needs
             these numbers.
-        statistics: What the site tells in a run that gathers [statistics of features](site.md#statistics-before-a-training):
-            numbers of groups of at least `min_samples` samples, "exact" or "rounded" to three significant
+        statistics: What the site tells in a run that gathers
+            [statistics of features](site.md#statistics-before-a-training): numbers of groups of at least `min_samples` samples, "exact" or "rounded" to three significant
             digits. "refused" means that the site refuses such a run.
         samples_unit: Unit of the reported numbers of samples, to train and to evaluate on, at least 1. The
             site rounds these numbers up to a multiple. A unit above 1 needs `labels = False`, because label
