@@ -6,6 +6,7 @@ A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what th
 
 import inspect
 import re
+import subprocess
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -14,6 +15,8 @@ from itertools import groupby
 from pathlib import Path
 from pkgutil import walk_packages
 from typing import Any
+
+from mkdocs.structure.files import File, Files
 
 import offbeat.algorithms
 from offbeat import parts
@@ -153,6 +156,43 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     return MARK.sub(lines, markdown)
 
 
+def slug(title: str) -> str:
+    """The name of the page of a section of the reference."""
+    return re.sub(r"\W+", "-", title.lower()).strip("-")
+
+
+def reference() -> tuple[str, dict[str, str]]:
+    """The reference's first page, and the text of each section by its title."""
+    text = (DOCS / "reference.md").read_text(encoding="utf-8")
+    intro, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    titled = dict(section.split("\n", 1) for section in sections)
+    last = titled.pop("Where to go on")
+    links = [f"- [{title}](reference/{slug(title)}.md)" for title in titled]
+    return "\n".join([intro, *links, "", "## Where to go on", last]), titled
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Divide the reference: each section is a page, which the site's search leaves out."""
+    whole = files.get_file_from_path("reference.md")
+    if whole is None:  # another project's documentation, built with these hooks
+        return files
+    first, sections = reference()
+    whole.content_string = first
+    for title, text in sections.items():
+        text = re.sub(r"\]\((?=[\w-]+\.md)", "](../", text)
+        head = f"---\nsearch:\n  exclude: true\n---\n\n# {title}\n"
+        files.append(File.generated(config, f"reference/{slug(title)}.md", content=head + text))
+    return files
+
+
+def origin() -> str | None:
+    """The address of the repository that this checkout was cloned from, if it is one of a browser's."""
+    command = ["git", "config", "--get", "remote.origin.url"]
+    found = subprocess.run(command, cwd=DOCS, capture_output=True, text=True, check=False).stdout.strip()
+    found = re.sub(r"^git@([^:]+):", r"https://\1/", found).removesuffix(".git")
+    return found if re.match(r"https?://[^@]+$", found) else None
+
+
 def _lists(entries: list[Any]) -> Iterator[list[Any]]:
     """All lists of a navigation, from the outermost on."""
     yield entries
@@ -182,13 +222,17 @@ def on_post_build(config: Any) -> None:
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages of the algorithms in the navigation, by their kind, in place of `algorithms/*`."""
+    """Link the repository; put the pages of the algorithms and of the reference in the navigation."""
+    if not config.repo_url:
+        config.repo_url = origin()
     by_kind: list[dict[str, Any]] = []
     for kind, members in groupby(ALGORITHMS.values(), key=lambda factory: factory.kind):
         pages = dict.fromkeys(page_of(factory) for factory in members)
         by_kind.append({kind.capitalize(): [{title_of(page): page} for page in pages]})
+    sections = [{title: f"reference/{slug(title)}.md"} for title in reference()[1]]
     for entries in _lists(config.nav):
-        if "algorithms/*" in entries:
-            at = entries.index("algorithms/*")
-            entries[at : at + 1] = by_kind
+        for place, own in (("algorithms/*", by_kind), ("reference/*", sections)):
+            if place in entries:
+                at = entries.index(place)
+                entries[at : at + 1] = own
     return config

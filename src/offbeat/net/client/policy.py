@@ -47,8 +47,8 @@ class SitePolicy:
         evaluations: Whether the site evaluates models for the server.
         clip: Largest norm of the parameters in an update, and of its floating buffers. A longer vector is
             scaled down before it is sent. None means no limit.
-        noise: Smallest multiplier z of a run's [noise](privacy.md). A plan with a smaller z, or without
-            noise, is refused. None means that a run needs no noise.
+        noise: Smallest multiplier z of a run's noise. A plan with a smaller z, or without noise, is
+            refused. None means that a run needs no noise.
         epsilon: Largest ε of a run's budget. A plan with a larger ε, or without noise or a budget, is
             refused. None means any.
         delta: Largest δ of a run's budget. A plan with a larger δ, or without noise, is refused. None means
@@ -59,15 +59,14 @@ class SitePolicy:
             plan with a smaller T, or without secure aggregation, is refused. None means any.
         labels: Whether the site tells the server its number of samples of each class, if the algorithm needs
             these numbers.
-        statistics: What the site tells in a run that gathers
-            [statistics of features](site.md#statistics-before-a-training): numbers of groups of at least `min_samples` samples, "exact" or "rounded" to three significant
-            digits. "refused" means that the site refuses such a run.
+        statistics: What the site tells in a run that gathers statistics of features: numbers of groups of at
+            least `min_samples` samples, "exact" or "rounded" to three significant digits. "refused" means
+            that the site refuses such a run.
         samples_unit: Unit of the reported numbers of samples, to train and to evaluate on, at least 1. The
             site rounds these numbers up to a multiple. A unit above 1 needs `labels = False`, because label
             counts reveal the number of samples.
-        helpers: Fingerprints of the helpers of [secure aggregation](secure-aggregation.md) that the site
-            allows, by name. A run with other helpers, or without secure aggregation, is refused. None means
-            that the site takes part in any run.
+        helpers: Fingerprints of the helpers of secure aggregation that the site allows, by name. A run
+            with other helpers, or without secure aggregation, is refused. None means any.
         allow: Names that a run may use, beside those that joining allows: "module", whose exposed functions
             may be called, or "module:function".
     """
