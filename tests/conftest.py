@@ -3,8 +3,11 @@
 import gc
 import logging
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -13,6 +16,14 @@ from tests.forks import SERVER, start_server
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads leave the processors to other tests
 os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", WANDB_MODE="offline", WANDB_ERROR_REPORTING="false")
+
+# Temporary files are in memory where there is room, unless TMPDIR says where they are. On a disk, most of the
+# suite's time is waits for it: servers commit thousands of times. What a killed process leaves is the same in
+# memory. A loss of power is not, and `tests/system/disk.py` simulates that.
+MEMORY, ROOM = Path("/dev/shm"), 2 * 2**30
+if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= ROOM:
+    os.environ.setdefault("TMPDIR", str(MEMORY))
+    tempfile.tempdir = None  # what pytest has asked for already
 
 # No time limit: what an example takes says more about the machine's load than about the code. The environment
 # variable or pytest's --hypothesis-profile chooses; the option wins, as it is read later.

@@ -142,7 +142,14 @@ def test_a_file_that_has_become_shorter_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"1234", b"\xff" * 8, (2**24 + 1).to_bytes(8, "little") + bytes(2**24 + 1)]
+    "data",
+    [b"", b"1234", b"\xff" * 8, (2**24 + 1).to_bytes(8, "little") + bytes(2**24 + 1)],
+    ids=[
+        "none",
+        "four",
+        "huge",
+        "one more than allowed",
+    ],  # not megabytes, which pytest's workers send each other
 )
 def test_a_length_that_no_head_has_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match="its head cannot have"):
@@ -150,7 +157,9 @@ def test_a_length_that_no_head_has_is_an_error(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [b"[" * 100_000, b'{"a":' + b"[" * 100_000, b'{"__metadata__":' + b"[" * 100_000]
+    "head",
+    [b"[" * 100_000, b'{"a":' + b"[" * 100_000, b'{"__metadata__":' + b"[" * 100_000],
+    ids=["list", "tensor", "metadata"],
 )
 def test_a_head_that_is_nested_too_deep_is_an_error(head: bytes) -> None:
     with pytest.raises(ValueError, match="its head cannot be read"):
