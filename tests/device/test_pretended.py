@@ -4,17 +4,23 @@ PyTorch starts its threads of differentiation for the devices that it knows then
 process that has them cannot fork: the other tests do without.
 """
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from torch.utils import backend_registration
 
+from tests.forks import Fork
+
 CHECKS = Path(__file__).parent / "checks"
 ROOT = CHECKS.parent.parent.parent
-PLUGIN = "tests.device.checks.plugin"
+SCRIPT = """
+import os, sys
+import pytest
+
+for name in [name for name in os.environ if name.startswith("PYTEST_")]:
+    del os.environ[name]
+sys.exit(pytest.main(sys.argv[1:]))
+"""
 
 
 @pytest.mark.skipif(
@@ -22,22 +28,12 @@ PLUGIN = "tests.device.checks.plugin"
     reason="this PyTorch takes no backend in Python",
 )
 @pytest.mark.parametrize("chosen", ["not thorough", pytest.param("thorough", marks=pytest.mark.thorough)])
-def test_on_the_pretended_device(chosen: str) -> None:
-    files = sorted(map(str, CHECKS.glob("check_*.py")))
+def test_on_the_pretended_device(chosen: str, tmp_path: Path) -> None:
+    files = sorted(CHECKS.glob("check_*.py"))
     assert files
-    alone = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-n0",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        PLUGIN,
-        "-m",
-        chosen,
-        *files,
-    ]
-    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    script = tmp_path / "checks.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    options = ("-n0", "-p", "no:cacheprovider", "-p", "tests.device.checks.plugin", "-m", chosen)
+    checks = Fork(script, *options, *files, cwd=ROOT, PYTHONPATH=str(ROOT))
+    printed, errors = checks.communicate()
+    assert checks.returncode == 0, printed[-8000:] + errors[-2000:]

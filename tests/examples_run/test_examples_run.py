@@ -175,7 +175,7 @@ def test_the_tuning_on_the_page_of_studies_works_as_a_file(tmp_path: Path) -> No
     pytest.importorskip("sklearn")
     script = tmp_path / "tuning.py"
     script.write_text(next(block for block in python_blocks("studies") if "import tune" in block))
-    process = Fork(script, cwd=tmp_path, own_fork_server=True)
+    process = Fork(script, cwd=tmp_path)
     printed, errors = process.communicate(300)
     assert process.returncode == 0, errors
     assert printed.startswith("{")

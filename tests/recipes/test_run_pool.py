@@ -69,7 +69,7 @@ def test_a_process_that_others_end_ends_the_comparison(
 def run_script(text: str, folder: Path) -> tuple[int, str]:
     """Exit code and errors of a script."""
     (folder / "script.py").write_text(text)
-    process = Fork(folder / "script.py", cwd=folder, own_fork_server=True)
+    process = Fork(folder / "script.py", cwd=folder)
     _, errors = process.communicate(300)
     return process.returncode, errors
 

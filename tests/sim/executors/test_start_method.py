@@ -216,8 +216,9 @@ def test_a_ctrl_c_does_not_end_a_fork_server_that_still_imports(tmp_path: Path) 
 
 @pytest.mark.parametrize("script", [UNGUARDED, UNGUARDED_LATER], ids=["at once", "after another run"])
 def test_a_script_without_a_guard(script: str, tmp_path: Path) -> None:
-    process, output = start(tmp_path, script)
-    output.close()
+    path = tmp_path / "script.py"
+    path.write_text(script)
+    process = Fork(path, cwd=tmp_path)
     _, errors = process.communicate(300)
     assert process.returncode == 1
     assert errors.count("Traceback") == 1  # the main process's own
