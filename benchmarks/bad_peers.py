@@ -219,7 +219,7 @@ class Fuzzer:
         ]  # fmt: skip
         claim = pb.Envelope(
             update_submission=pb.UpdateSubmission(),
-            body=pb.Body(parts=[pb.Part(kind=pb.Part.DELTA, type=pb.Part.FLOAT32, bytes=10 << 30)]),
+            body=pb.Body(parts=[pb.Part(kind=pb.Part.DELTA, type=pb.Part.FLOAT32, bytes=100 << 30)]),
         )
         self.claim = pb.Frame(envelopes=[claim]).SerializeToString()
         self.large = pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()

@@ -167,10 +167,10 @@ def test_a_plan_that_is_not_understood_says_why(change: dict[str, Any], says: st
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"sample_shape": [2**31] * 5}, "the model has more than 4 GiB"),
-        ({"classes": 2**31}, "the model has more than 4 GiB"),
-        ({"model": MLPSpec(hidden=(10**6, 10**6))}, "the model has more than 4 GiB"),
-        ({"model": MLPSpec(hidden=(2**53, 2**53))}, "the model has more than 4 GiB"),
+        ({"sample_shape": [2**31] * 5}, "the model has more than 64 GiB"),
+        ({"classes": 2**31}, "the model has more than 64 GiB"),
+        ({"model": MLPSpec(hidden=(10**6, 10**6))}, "the model has more than 64 GiB"),
+        ({"model": MLPSpec(hidden=(2**53, 2**53))}, "the model has more than 64 GiB"),
         ({"model": {"name": "mlp", "hidden": [10**30]}}, "model.*hidden.* at most 2.53"),
         ({"model": {"name": "mlp", "hidden": [1] * 1001}}, "model.*hidden"),
     ],

@@ -376,7 +376,7 @@ def test_nobody_there():
 def attack(rng: random.Random) -> list[bytes]:
     """Frames that break the rules, or that are cut off in the middle."""
     claims = pb.Envelope(
-        update_submission=pb.UpdateSubmission(), body=announced_body((pb.Part.DELTA, 10 << 30))
+        update_submission=pb.UpdateSubmission(), body=announced_body((pb.Part.DELTA, 100 << 30))
     )
     body = framed(UpdateSubmission(1, 1, torch.zeros(300_000), INTEGERS))
     flipped = bytearray(rng.choice(body))
@@ -426,7 +426,7 @@ def test_many_attacks_leave_an_honest_site_and_the_memory_alone(attacks: int):
         async with server(limits=limits, on_channel=on_channel) as at:
 
             async def held() -> int:  # once nothing of an attack is under way, however busy the machine is
-                await until(lambda: at.listener._budget.free == 8 << 30)
+                await until(lambda: at.listener._budget.free == LIMITS.memory)
                 gc.collect()
                 return resident().rss
 
@@ -441,7 +441,7 @@ def test_many_attacks_leave_an_honest_site_and_the_memory_alone(attacks: int):
                         assert await link.receive() == UpdateAck(number, True)
                 grown += await held()
             await until(lambda: at.listener.sites == ())
-            assert at.listener._budget.free == 8 << 30
+            assert at.listener._budget.free == LIMITS.memory
         assert tasks == list(range(0, attacks, 10))
         rejected = at.listener.rejected
         assert {"handshake", "frame", "size"} <= set(rejected), rejected

@@ -50,7 +50,7 @@ def test_the_pool_makes_who_asks_too_much_wait():
         ({"handshake": float("inf")}, "handshake = inf"),
         ({"messages_per_second": float("nan")}, "messages_per_second = nan"),
         ({"bytes_per_second": -1.0}, "bytes_per_second = -1.0"),
-        ({"body": 10 << 30}, "memory = "),
+        ({"body": 100 << 30}, "memory = "),
         ({"envelope": 5 << 20}, "envelope = "),
     ],
 )

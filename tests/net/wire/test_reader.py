@@ -65,24 +65,24 @@ def claim(*parts: tuple[pb.Part.Kind, int]) -> bytes:
     return pb.Frame(envelopes=[envelope]).SerializeToString()
 
 
-def test_a_claim_of_10_gb_is_refused_before_any_memory_is_taken():
+def test_a_claim_of_100_gb_is_refused_before_any_memory_is_taken():
     for limits in (LIMITS, Limits()):
         tracemalloc.start()
-        said = refusal(greeted(limits), claim((pb.Part.DELTA, 10 << 30), (pb.Part.INTEGERS, 8)))
+        said = refusal(greeted(limits), claim((pb.Part.DELTA, 100 << 30), (pb.Part.INTEGERS, 8)))
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         tracemalloc.stop()
         assert said.kind == "size"
-        assert "10737418248 bytes: at most 4294967296 are allowed" in str(said)
+        assert "107374182408 bytes: at most 68719476736 are allowed" in str(said)
 
 
-def test_a_final_model_of_10_gb_is_refused_before_any_memory_is_taken():
-    layout = pb.Layout(entries=[pb.Entry(name="w", shape=[5 << 29], dtype="float32", section="parameter")])
+def test_a_final_model_of_100_gb_is_refused_before_any_memory_is_taken():
+    layout = pb.Layout(entries=[pb.Entry(name="w", shape=[25 << 30], dtype="float32", section="parameter")])
     finished = pb.RunFinished(reason="done", layout=layout)
-    for parts in ([(pb.Part.VALUES, 10 << 30), (pb.Part.INTEGERS, 0)], [(pb.Part.VALUES, 8)]):
+    for parts in ([(pb.Part.VALUES, 100 << 30), (pb.Part.INTEGERS, 0)], [(pb.Part.VALUES, 8)]):
         envelope = pb.Envelope(run_finished=finished, body=announced_body(*parts))
         frame = pb.Frame(envelopes=[envelope]).SerializeToString()
         tracemalloc.start()
-        with pytest.raises(ProtocolError, match="bytes: at most 4294967296 are allowed"):
+        with pytest.raises(ProtocolError, match="bytes: at most 68719476736 are allowed"):
             MessageReader("server", Limits()).feed(frame)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
         tracemalloc.stop()

@@ -35,6 +35,8 @@ from offbeat.runs.record import holds_run
 from offbeat.units import size_text
 
 log = logging.getLogger(__name__)
+MEMORY = 8 << 30
+"""Bytes of all the bodies that a server receives at once, unless its model needs more."""
 LINGER = 10.0
 """Seconds that a server waits at the end of a run, at most, for sites that have not heard of it."""
 
@@ -136,7 +138,10 @@ def connection_limits(experiment: Experiment, options: ServerOptions) -> Limits:
     """The limits of connections that the model and the lease of a run need."""
     learner = experiment.learner or NoTraining(options.clients)
     model = learner.initial(experiment.seed).sharing(experiment.algorithm.objective.shared_vectors)
-    return Limits(layout=model.layout, silence=max(Limits().silence, 2 * options.lease))
+    # Two bodies of the model at least can come at once, whatever its size.
+    memory = max(MEMORY, 2 * model.layout.nbytes)
+    silence = max(Limits().silence, 2 * options.lease)
+    return Limits(layout=model.layout, body=memory, payload=memory, memory=memory, silence=silence)
 
 
 async def _listen(

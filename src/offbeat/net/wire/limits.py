@@ -38,9 +38,9 @@ class Limits:
     """
 
     layout: "Layout | None" = None
-    body: int = 4 << 30
-    payload: int = 4 << 30
-    memory: int = 8 << 30
+    body: int = 64 << 30
+    payload: int = 64 << 30
+    memory: int = 64 << 30
     envelope: int = MIB
     tensors: int = 20_000
     messages_per_second: float = 100.0
