@@ -32,7 +32,9 @@ def test_every_algorithm_has_a_page_and_a_line_in_the_table():
 
 
 def test_the_navigation_has_every_page_once() -> None:
-    config = SimpleNamespace(repo_url=None, nav=[{"Home": "index.md"}, {"Algorithms": ["first", "algorithms/*", "last"]}])
+    config = SimpleNamespace(
+        repo_url=None, nav=[{"Home": "index.md"}, {"Algorithms": ["first", "algorithms/*", "last"]}]
+    )
     first, *kinds, last = hooks.on_config(config).nav[1]["Algorithms"]
     assert (first, last) == ("first", "last")
     assert [next(iter(kind)) for kind in kinds] == ["Synchronous", "Asynchronous", "Semi-asynchronous"]

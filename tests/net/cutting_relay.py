@@ -36,6 +36,7 @@ class Relay:
             theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
         except OSError:
             writer.transport.abort()
+            writer.close()
             self.serving.discard(task)
             return
         copies = [
@@ -51,6 +52,7 @@ class Relay:
         for end in (writer, ours):
             end.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
             end.transport.abort()
+            end.close()
         self.serving.discard(task)
 
     def _most(self, most: int | None) -> int | None:

@@ -155,6 +155,9 @@ def _show(s: "Snapshot", state: str, *, running: bool) -> None:
     for row in rows:
         add_row(table, *(row[head] for head in heads))
     out.print(table)
+    for site in s.sites:
+        for transfer in site.transfers:
+            out.print(f"{printable(site.name)}: {printable(transfer.text)}", markup=False)
     for alarm in s.alarms:
         out.print(f"alarm: {alarm}", markup=False)
     for reason, count in sorted(s.rejected.items()):

@@ -21,6 +21,7 @@ from offbeat.net.transport import (
     ClientChannel,
     Put,
     ServerChannel,
+    Transfer,
 )
 
 log = logging.getLogger(__name__)
@@ -51,6 +52,11 @@ class RenewingServerChannel:
     def sending(self) -> bool:
         """Whether a queued message has not been sent whole."""
         return self._channel.sending
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """The messages with tensors that are on their way, to the site and from it."""
+        return self._channel.transfers
 
     async def renew(self) -> None:
         """Renew the token whenever it is due, until the connection ends: then the caller cancels this."""

@@ -120,6 +120,10 @@ class ServerChannel(Protocol):
     def sending(self) -> bool:
         """Whether a queued message has not been sent whole."""
 
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """The messages with tensors that are on their way, to the site and from it."""
+
     def send(self, message: "FromServer") -> None:
         """Queue a message. A site that lets the queue grow full is disconnected.
 

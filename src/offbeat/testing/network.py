@@ -10,7 +10,14 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from offbeat.net.messages import Register, UpdateSubmission
-from offbeat.net.transport import ChannelClosedError, ClientChannel, OnChannel, Put, ServerChannel
+from offbeat.net.transport import (
+    ChannelClosedError,
+    ClientChannel,
+    OnChannel,
+    Put,
+    ServerChannel,
+    Transfer,
+)
 
 __all__ = ["Faults", "MemoryNetwork"]
 
@@ -75,6 +82,11 @@ class _Channel:
     def sending(self) -> bool:
         """Whether a message is queued."""
         return not self._outbound.empty()
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """Nothing: messages arrive whole."""
+        return ()
 
     def send(self, message: Any) -> None:
         """Queue a message."""

@@ -4,11 +4,43 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from offbeat.units import duration_text, size_text
+
 SiteState = Literal["idle", "training", "waiting", "away", "expected", "revoked"]
 ABSENT: frozenset[SiteState] = frozenset({"away", "expected", "revoked"})
 """States of a site that does not take part at the moment."""
 PERSISTENT, LARGE = 0.9, 3.0
 """Share from which a site's persistence and size together are an alarm."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferView:
+    """A message with tensors that is on its way.
+
+    Attributes:
+        what: The message, such as "the update of task 7".
+        direction: "up" from the site, "down" to it.
+        done: Bytes of its tensors that have gone or come.
+        size: Bytes of all of them.
+        connection: Number of the connection that carries it, among those that were seen to.
+        seconds_left: Seconds until it is there, at its present rate. None means unknown.
+    """
+
+    what: str
+    direction: Literal["up", "down"]
+    done: int
+    size: int
+    connection: int = 1
+    seconds_left: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The transfer in a line."""
+        more = [f"connection {self.connection}"] if self.connection > 1 else []
+        if self.seconds_left is not None:
+            more.append(f"{duration_text(round(self.seconds_left))} left")
+        text = f"{self.what}: {size_text(self.done)} of {size_text(self.size)} {self.direction}"
+        return f"{text} ({', '.join(more)})" if more else text
 
 
 @dataclass(slots=True)
@@ -34,6 +66,7 @@ class SiteView:
         persistence: Agreement of the directions of the site's updates, from 0 to 1. None means that there are
             too few updates, or that it is unknown.
         size: Mean norm of the site's updates, relative to the median site. None means unknown.
+        transfers: Its messages with tensors that are on their way.
     """
 
     client: int
@@ -50,6 +83,7 @@ class SiteView:
     allowed: tuple[int, int] | None = None
     persistence: float | None = None
     size: float | None = None
+    transfers: tuple[TransferView, ...] = ()
 
     @property
     def leads_away(self) -> bool:

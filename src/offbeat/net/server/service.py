@@ -201,7 +201,9 @@ class Service:
                 self._refresh()
             finally:
                 self._busy.release()
-        return replace(self._snapshot, mirror=self._store.mirror.view)
+        transfers = self._sessions.transfers()
+        sites = tuple(replace(site, transfers=transfers.get(site.name, ())) for site in self._snapshot.sites)
+        return replace(self._snapshot, mirror=self._store.mirror.view, sites=sites)
 
     def _refresh(self) -> None:
         """Renew the snapshot, if somebody watches: with many sites this takes a while."""

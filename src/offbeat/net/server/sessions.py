@@ -6,13 +6,19 @@ Heartbeats are answered at once, whatever else the server is doing.
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Literal
 
 from msgspec import Struct, field
 
 from offbeat.core.model import Model
-from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, RunFinished
+from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, RunFinished, UpdateSubmission
+from offbeat.net.monitor.snapshot import TransferView
 from offbeat.net.server.effects import Effects
 from offbeat.net.transport import ChannelClosedError, ServerChannel
+from offbeat.secure.messages import UnmaskShare
+
+FROM_SITE = (UpdateSubmission.__name__, UnmaskShare.__name__)
+MOST_SEEN = 4
 
 
 class Inbound(Struct, frozen=True):
@@ -22,6 +28,15 @@ class Inbound(Struct, frozen=True):
     site: str
     message: FromSite | None
     release: Callable[[], None] = lambda: None
+
+
+class _SeenTransfer(Struct, frozen=True):
+    """When a transfer was seen first on a connection, its number, and the bytes that had gone then."""
+
+    channel: ServerChannel
+    connection: int
+    at: float
+    done: int
 
 
 class Batch(Struct, frozen=True):
@@ -55,6 +70,8 @@ class Sessions:
         # The message with the final model, once there is one.
         self._final: RunFinished | None = None
         self._channels: dict[str, ServerChannel] = {}
+        # The transfers that have been seen of each site, by what they are.
+        self._seen: dict[str, dict[str, _SeenTransfer]] = {}
         self._inbox = Batch()
         self._finished: str | None = None
         self._accepting = True
@@ -63,6 +80,27 @@ class Sessions:
     def sending(self) -> bool:
         """Whether a message has not been sent whole."""
         return any(channel.sending for channel in self._channels.values())
+
+    def transfers(self) -> dict[str, tuple[TransferView, ...]]:
+        """The transfers that are under way, by site; their rates are those since they were seen first."""
+        return {site: views for site in list(self._channels) if (views := self._transfers_of(site))}
+
+    def _transfers_of(self, site: str) -> tuple[TransferView, ...]:
+        channel, now, seen = self._channels[site], self._now(), self._seen.get(site, {})
+        views, found = [], dict[str, _SeenTransfer]()
+        for each in channel.transfers:
+            first = seen.get(each.what)
+            if first is None or first.channel is not channel:
+                connection = 1 if first is None else first.connection + 1
+                first = _SeenTransfer(channel, connection, now, each.done)
+            found[each.what] = first
+            rate = (each.done - first.done) / (now - first.at) if now > first.at else 0.0
+            left = (each.size - each.done) / rate if rate > 0 else None
+            direction: Literal["up", "down"] = "up" if each.kind in FROM_SITE else "down"
+            views.append(TransferView(each.what, direction, each.done, each.size, first.connection, left))
+        # One that is not under way may go on with another connection.
+        self._seen[site] = {**dict(list(seen.items())[-MOST_SEEN:]), **found}
+        return tuple(views)
 
     async def on_channel(self, channel: ServerChannel) -> None:
         """Receive from a site until its connection ends."""

@@ -101,6 +101,11 @@ class Connection(Generic[Out, In]):
         """Whether a queued message has not been sent whole."""
         return not self._writer.empty
 
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        """The messages with tensors that are on their way, to the peer and from it."""
+        return tuple(each for each in self._under_way() if each.done < each.size)
+
     async def tell_unfinished(self) -> None:
         """Tell the peer, with the next message, what is here of bodies that it has not sent whole."""
         if self._unfinished.has(self.site):

@@ -281,6 +281,12 @@
     at("sites").replaceChildren(...s.sites.map((site) => {
       const line = make("tr", site.state), state = make("td");
       state.append(make("i", "dot " + site.state), site.state);
+      for (const t of site.transfers || []) {
+        const left = typeof t.seconds_left === "number" ? `, ${span(Math.round(t.seconds_left))} left` : "";
+        const again = t.connection > 1 ? `, connection ${t.connection}` : "";
+        state.append(make("small", "transfer", `${t.direction === "up" ? "↑" : "↓"} ${size(t.done)} of ${size(t.size)}${again}${left}`));
+        state.lastChild.title = t.what;
+      }
       const name = make("td", "", site.name);
       name.title = site.name;
       const busy = site.task !== null && site.task !== undefined;
