@@ -62,7 +62,7 @@ class Server:
             words += ["--tls-cert", str(certificate), "--tls-key", str(key)]
             self.context, trust = (
                 ssl.create_default_context(cafile=str(certificate)),
-                ["--ca", str(certificate)],
+                ["--set", f"access.ca={certificate}"],
             )
 
         def with_open_files() -> None:

@@ -84,8 +84,8 @@ class Soak:
         for number, name in enumerate(self.names, 1):
             kit, state = self.out / "kits" / f"{name}.kit", self.out / "sites" / name
             self.start(
-                name, "join", "--kit", kit, "--state", state,
-                "--data", f"digits:{number}/{len(self.names)}", "--give-up-after", "900",
+                name, "join", kit, "--state", state,
+                "--data", f"digits:{number}/{len(self.names)}", "--set", "access.give_up_after=900",
             )  # fmt: skip
         stop_at, renew_at = self.updates() + self.chosen.stop_every, time.monotonic()
         begun, first = time.monotonic(), self.updates()

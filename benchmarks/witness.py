@@ -96,7 +96,9 @@ def take_part(
 def help_out(address: str, kit: Path, directory: Path) -> None:
     """Be a helper in this process until its run is over."""
     backoff.LONGEST_DELAY = 2.0
-    call_offbeat(["helper", address, "--kit", str(kit), "--state", str(directory), "--log", "json"])
+    call_offbeat(
+        ["helper", str(kit), "--set", f"access.address={address}", "--state", str(directory), "--log", "json"]
+    )
 
 
 def rounding_of(task: int) -> bytes:

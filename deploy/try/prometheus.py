@@ -143,8 +143,8 @@ def lose(mirror: Path) -> None:
 def join(here: Trial, name: str, port: int, data: str, process: str | None = None) -> subprocess.Popen[bytes]:
     """Start a site, in a process that is named as it is where nothing else is said."""
     return here.start(
-        process or name, OFFBEAT, "join", f"localhost:{port}", "--ca", "ca.pem",
-        "--token-file", f"{name}.token", "--data", data, "--set", "site.min_step_seconds=0.01",
+        process or name, OFFBEAT, "join", f"localhost:{port}", "--set", "access.ca=ca.pem",
+        "--set", f"access.token_file={name}.token", "--data", data, "--set", "site.min_step_seconds=0.01",
     )  # fmt: skip
 
 

@@ -37,13 +37,13 @@ offbeat serve digits --state run --listen 198.51.100.1:7117 --sites 2 --set algo
 server=$!
 until grep -qs "listening on" server.log; do sleep 0.2; kill -0 $server; done
 
-ip netns exec "$space" offbeat check --kit slow.kit >check.txt
+ip netns exec "$space" offbeat check slow.kit >check.txt
 rate=$(sed -n 's/^PASS  throughput *\([0-9.]*\) MB.*, \([0-9.]*\) MB.*/\1 \2/p' check.txt)
 echo "the line is measured as $rate MB/s, of 0.25"
 for each in $rate; do awk "BEGIN {exit !($each > 0.1 && $each < 0.4)}"; done
 
-offbeat join --kit quick.kit --data digits:1/2 --state quick --set site.min_step_seconds=0.02 >quick.log 2>&1 &
-ip netns exec "$space" offbeat join --kit slow.kit --data digits:2/2 --state slow >slow.log 2>&1 &
+offbeat join quick.kit --data digits:1/2 --state quick --set site.min_step_seconds=0.02 >quick.log 2>&1 &
+ip netns exec "$space" offbeat join slow.kit --data digits:2/2 --state slow >slow.log 2>&1 &
 arrived() { offbeat replay run --print --kind arrived | grep -c '"client": '"$1" || true; }
 # The client whose row in `status` has this name, once it has delivered.
 number() {

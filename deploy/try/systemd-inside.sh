@@ -26,8 +26,8 @@ OPTIONS=--listen 127.0.0.1:7117 --sites 2 --tokens /var/lib/offbeat/heart/tokens
 END
 for name in north south; do
     half=$([ $name = north ] && echo 1 || echo 2)
-    echo "ADDRESS=127.0.0.1:7117" >/etc/offbeat/site/$name.env
-    echo "OPTIONS=--token-file /etc/offbeat/$name.token --data digits:$half/2 --set site.min_step_seconds=0.02" \
+    echo "KIT=127.0.0.1:7117" >/etc/offbeat/site/$name.env
+    echo "OPTIONS=--set access.token_file=/etc/offbeat/$name.token --data digits:$half/2 --set site.min_step_seconds=0.02" \
         >>/etc/offbeat/site/$name.env
 done
 

@@ -1,4 +1,4 @@
-"""`offbeat helper` and `offbeat join --helper`: processes of their own, with tokens, to the end of a run."""
+"""`offbeat helper`: processes of their own, with tokens, to the end of a run."""
 
 import json
 import time
@@ -46,17 +46,15 @@ def test_a_secure_run_from_the_command_line(more: dict[str, Any], tmp_path: Path
     address = told_address(state / "server.json")
     started = [
         Fork(OFFBEAT, "helper", address, "--name", name, "--state", tmp_path / name, *token(tmp_path, name))
-        for name in ("anna", "bert")
+        for name in ("anna", "bert", "site-1-helper")
     ]
     for k in (1, 2, 3):
-        helping = ("--helper", "site-1-helper", "--helper-state", tmp_path / "help") if k == 1 else ()
-        own = ("--helper-token-file", tmp_path / "site-1-helper.token") if k == 1 else ()
-        words = (address, "--data", f"digits:{k}/3", "--state", tmp_path / f"s{k}", *helping, *own)
+        words = (address, "--data", f"digits:{k}/3", "--state", tmp_path / f"s{k}")
         words = (*words, "--policy", tmp_path / "policy.yaml")
         started.append(Fork(OFFBEAT, "join", *words, *token(tmp_path, f"site-{k}")))
     try:
         assert server.wait(300) == 0
-        assert [process.wait(60) for process in started] == [0] * 5
+        assert [process.wait(60) for process in started] == [0] * 6
     finally:
         for process in (server, *started):
             process.kill()
@@ -69,12 +67,12 @@ def test_a_secure_run_from_the_command_line(more: dict[str, Any], tmp_path: Path
     assert released
     assert not any(row["reason"] for row in released)
     assert all(("epsilon" in row) == bool(more) for row in read_run(state).entries("aggregate"))
-    for helper in ("anna", "bert", "help"):
+    for helper in ("anna", "bert", "site-1-helper"):
         assert (tmp_path / helper / "helper.db").stat().st_mode & 0o777 == 0o600
 
 
 def token(directory: Path, name: str) -> tuple[object, ...]:
-    return "--token-file", directory / f"{name}.token"
+    return "--set", f"access.token_file={directory / name}.token"
 
 
 def told_address(file: Path) -> str:
@@ -85,20 +83,13 @@ def told_address(file: Path) -> str:
     return str(json.loads(text)["address"])
 
 
-def test_a_helper_needs_its_state(tmp_path: Path) -> None:
-    process = Fork(OFFBEAT, "join", "127.0.0.1:1", "--data", "digits:1/3", "--helper", "anna")
-    printed = "".join(process.communicate())
-    assert "--helper and --helper-state belong together: give both, or neither" in printed
-    assert process.wait(60) == 2
-
-
 def test_a_damaged_file_ends_a_helper_in_one_line(tmp_path: Path) -> None:
     """Before it connects."""
     with HelperFile(tmp_path / "helper.db") as file:
         file.add([81], TaskRelease(12, b"m" * 32))
     octets = (tmp_path / "helper.db").read_bytes()
     (tmp_path / "helper.db").write_bytes(octets.replace(b"m" * 32, b"n" + b"m" * 31))
-    words = ("127.0.0.1:1", "--name", "anna", "--state", tmp_path, "--give-up-after", 1)
+    words = ("127.0.0.1:1", "--name", "anna", "--state", tmp_path, "--set", "access.give_up_after=1")
     process = Fork(OFFBEAT, "helper", *words)
     printed = "".join(process.communicate())
     assert process.wait(60) == 1

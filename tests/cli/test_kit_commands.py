@@ -1,4 +1,4 @@
-"""`offbeat enrol -o`, `check` and `--kit`: from nothing to a run of three sites; wrong usage."""
+"""`offbeat enrol -o`, and commands with a kit: from nothing to a run of three sites; wrong usage."""
 
 import asyncio
 import json
@@ -30,6 +30,7 @@ from offbeat.net.check import CheckResult, check_access
 from offbeat.net.client.kit_connector import KitConnector
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.kit import KitFile
+from tests.net.authority import Authority
 from tests.net.support import server, shares_of_digits
 
 ADDRESS = "127.0.0.1:7117"
@@ -163,22 +164,22 @@ def test_a_kit_is_shown_without_its_secret(offbeat: Any, kit: Path) -> None:
     for text in ("north", ADDRESS, document["fingerprint"], "UTC", "Offbeat 0."):
         assert text in said
     assert document["token"].partition(":")[2] not in said
-    code, said, _ = offbeat("check", kit, "--print-policy")
-    assert said == policy_template()
+    policy = kit.with_name("policy.yaml")
+    code, said, _ = offbeat("check", kit, "--offline", "-o", policy)
+    assert (code, policy.read_text("utf-8")) == (0, policy_template())
+    assert offbeat("check", kit, "--offline", "-o", policy)[0] == 2, "it is there already"
+    assert offbeat("check", kit, "-o", kit.with_name("new.yaml"))[0] == 2, "nothing is connected to"
     code, said, _ = offbeat("check", kit, "--offline", "--json")
     shown = json.loads(said)
     assert (shown["fingerprint"], shown["policy"]) == (document["fingerprint"], policy_template())
-    for option in ("--offline", "--print-policy"):
-        assert offbeat("check", option)[0] == 2
-        code, _, said = offbeat("check", kit.with_name("none.kit"), option)
-        assert (code, "No such file" in said) == (2, True)
+    code, _, said = offbeat("check", kit.with_name("none.kit"), "--offline")
+    assert (code, "No such file" in said) == (2, True)
 
 
 def test_check_prints_the_fingerprint_before_it_connects(offbeat: Any, kit: Path) -> None:
     fingerprint = json.loads(kit.read_bytes())["fingerprint"]
-    for words in ((kit,), ("--kit", kit)):
-        code, said, _ = offbeat("check", *words)
-        assert (code, said.split()[:3]) == (1, ["PASS", "fingerprint", fingerprint]), said
+    code, said, _ = offbeat("check", kit)
+    assert (code, said.split()[:3]) == (1, ["PASS", "fingerprint", fingerprint]), said
 
 
 def test_the_template_of_a_policy_has_every_key_and_its_default(tmp_path: Path) -> None:
@@ -213,14 +214,14 @@ def test_what_enrol_cannot_do_leaves_the_old_token_valid(offbeat: Any, kit: Path
     new = kit.with_name("new.kit")
     for options, why in {
         ("-o", kit, "--address", ADDRESS): "is there already",
-        ("-o", new): "needs --address HOST:PORT",
+        ("-o", new, "--ca", new): "needs --address HOST:PORT",
         ("-o", new, "--address", "127.0.0.1"): "HOST:PORT",
         ("-o", new, "--address", "127.0.0.1:0"): "needs --address HOST:PORT",
         ("-o", new, "--address", "10.0.0.1:7117"): "the server's certificate is for 127.0.0.1",
         ("-o", kit / "in" / "file.kit", "--address", ADDRESS): "cannot be written",
         ("-o", new, "--address", ADDRESS, "--ca", new): "cannot be read",
         ("-o", new, "--address", ADDRESS, "--expires", "soon"): "--expires soon is not allowed",
-        ("--address", ADDRESS): "are for a kit",
+        ("--address", ADDRESS): "--address is for a kit: give --out FILE too",
         ("--revoke", "-o", new): "give --revoke alone",
     }.items():
         code, _, said = offbeat("enrol", "north", "--state", state, *options)
@@ -242,28 +243,32 @@ def test_a_kit_that_is_none_is_wrong_usage(offbeat: Any, kit: Path, command: str
         " " * 2**18: "more than 131072 bytes",
     }.items():
         kit.write_text(document)
-        code, _, said = offbeat(command, "--kit", kit, *more)
+        code, _, said = offbeat(command, kit, *more)
         assert (code, why in said, said.count("\n")) == (2, True, 1), said
-    code, _, said = offbeat(command, "--kit", kit.with_name("none.kit"), *more)
-    assert (code, "No such file" in said) == (2, True)
+    code, _, said = offbeat(command, kit.with_name("none.kit"), *more)
+    assert (code, "is neither a file nor an address" in said) == (2, True)
 
 
-def test_a_kit_takes_the_place_of_its_options(offbeat: Any, kit: Path) -> None:
-    for option in (("--name", "a"), ("--ca", kit), ("--token-file", kit), ("--insecure-plaintext",)):
-        code, _, said = offbeat("join", "--kit", kit, "--data", "digits", *option)
-        assert code == 2
-        assert f"has what {option[0]} would say: leave one of them out" in said
-    for name in (None, "north"):
-        assert Access(None, kit, name, None, None, None, None, None, False).site == "north"
-    code, _, said = offbeat("join", "--data", "digits")
-    assert (code, "give ADDRESS" in said) == (2, True)
-    code, _, said = offbeat("helper", ADDRESS, "--state", kit.parent / "h")
+def test_a_helper_needs_a_name(offbeat: Any, tmp_path: Path) -> None:
+    code, _, said = offbeat("helper", ADDRESS, "--state", tmp_path / "h")
     assert (code, "give --name NAME" in said) == (2, True)
 
 
+def test_an_institution_has_its_own_authority_and_certificates(offbeat: Any, tmp_path: Path) -> None:
+    ours, kit = Authority(tmp_path, "ours"), tmp_path / "north.kit"
+    certificate, key = ours.issue("north")
+    words = ("enrol", "north", "--state", tmp_path / "run", "-o", kit, "--address", ADDRESS)
+    assert offbeat(*words, "--ca", ours.file, "--cert", certificate, "--key", key)[0] == 0
+    made = KitFile(kit).read()
+    texts = [file.read_text("ascii") for file in (certificate, key)]
+    assert [made.certificate, made.key] == texts
+    code, said, _ = offbeat("check", kit, "--offline")
+    assert (code, "PRIVATE" in said, "the site's own, with its key" in said) == (0, False, True)
+
+
 def test_check_with_a_kit_says_how_long_its_token_lives(kit: Path, state: Path) -> None:
-    access = Access(None, kit, None, None, None, None, None, None, False)
-    assert (access.place, access.site) == (ADDRESS, "north")
+    access = Access.of(str(kit), None, {})
+    assert (access.place, access.name) == (ADDRESS, "north")
 
     async def story() -> list[CheckResult]:
         own = OwnAuthority(state)

@@ -39,18 +39,18 @@ def test_a_token_in_a_file_is_its_owners_and_not_printed(
     file, state = tmp_path / "north.token", tmp_path / "run"
     before = os.umask(0)
     try:
-        code, said, _ = offbeat(*command.split(), "--state", state, "--token-out", file)
+        code, said, _ = offbeat(*command.split(), "--state", state, "--out", file)
     finally:
         os.umask(before)
     token = file.read_text("ascii").strip()
     assert (code, token in said, Tokens(state / kept).name(token)) == (0, False, name)
     assert file.stat().st_mode & 0o777 == 0o600
-    code, _, said = offbeat(*command.split(), "--state", state, "--token-out", file)
+    code, _, said = offbeat(*command.split(), "--state", state, "--out", file)
     assert (code, "is there already: delete it, or choose another name" in said) == (2, True)
     assert Tokens(state / kept).name(token) == name
 
 
-@pytest.mark.parametrize("options", [("--token-out",), ("--address", ADDRESS, "-o")])
+@pytest.mark.parametrize("options", [("--out",), ("--address", ADDRESS, "-o")])
 def test_a_full_disk_leaves_the_old_token_valid(
     offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
@@ -75,13 +75,6 @@ def test_tokens_that_cannot_be_replaced_leave_no_kit(
     monkeypatch.undo()
     assert Tokens(state / "tokens.json").name(token) == "north"
     assert not kit.exists()
-
-
-def test_a_kit_has_its_token_already(offbeat: Any, tmp_path: Path) -> None:
-    options = ("-o", tmp_path / "kit", "--address", ADDRESS, "--token-out", tmp_path / "token")
-    code, _, said = offbeat("enrol", "north", "--state", tmp_path / "run", *options)
-    assert (code, "has the token, so --token-out" in said) == (2, True)
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("command", ["enrol north", "enrol --dashboard"])

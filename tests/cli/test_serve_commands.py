@@ -297,23 +297,29 @@ def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
         (["--data", "digits:1/4", "--set", "site.threads=0"], "--set site: threads = 0 is not allowed"),
         (
             ["--data", "digits:1/4", "--set", "until.versions=3"],
-            "--set until.versions=3 is not allowed: give one of policy.KEY, examples.KEY, site.KEY",
+            "--set until.versions=3 is not allowed: give one of access.KEY, policy.KEY,",
         ),
         (
             ["--data", "digits:1/4", "--set", "policy.min_step=3"],
             '--set policy: unknown key min_step; did you mean "min_steps"',
         ),
         (
-            ["--data", "digits:1/4", "--give-up-after", 0],
-            r"--give-up-after 0.0 is not allowed: give seconds above 0, or inf",
+            ["--data", "digits:1/4", "--set", "access.give_up_after=0"],
+            "--set access: give_up_after = 0 is not allowed",
         ),
-        (["--data", "digits:1/4", "--give-up-after", "nan"], "--give-up-after nan is not allowed"),
         (
-            ["--data", "digits:1/4", "--validation", 1],
+            ["--data", "digits:1/4", "--set", "access.give_up_after=.nan"],
+            "--set access: give_up_after = nan is not allowed",
+        ),
+        (
+            ["--data", "digits:1/4", "--set", "site.validation=1"],
             r"validation = 1.0 is not allowed: give a share in \[0, 1\)",
         ),
-        (["--data", "digits:1/4", "--ca", "none.pem"], "none.pem cannot be read"),
-        (["--data", "digits:1/4", "--token-file", "none"], "--token-file none cannot be read"),
+        (["--data", "digits:1/4", "--set", "access.ca=none.pem"], "none.pem cannot be read"),
+        (
+            ["--data", "digits:1/4", "--set", "access.token_file=none"],
+            "access.token_file none cannot be read",
+        ),
     ],
 )
 def test_join_refuses_in_one_line(options: list[object], says: str, offbeat: Any) -> None:
@@ -330,21 +336,26 @@ def test_join_that_is_interrupted_says_how_it_goes_on(offbeat: Any, monkeypatch:
         running.close()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("offbeat.cli.join.asyncio.run", interrupted)
+    monkeypatch.setattr("offbeat.cli.event_loop.asyncio.run", interrupted)
     answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4")
     refused(answer, "^offbeat: interrupted; the same command takes part again$", 130)
 
 
 def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
-    refused(offbeat("join", "nowhere", "--name", "a", "--data", "digits:1/4"), "it must be HOST:PORT")
+    refused(
+        offbeat("join", "nowhere", "--name", "a", "--data", "digits:1/4"), "neither a file nor an address"
+    )
+    refused(offbeat("join", "a:b:1", "--name", "a", "--data", "digits:1/4"), "it must be HOST:PORT")
 
 
 def test_a_site_that_finds_no_server_gives_up(offbeat: Any, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "offbeat"):
         answer = offbeat(
-            "join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--give-up-after", 0.01
+            "join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--set", "access.give_up_after=0.01"
         )
-    refused(answer, r"no server for 0.01 s \(.*\): .*; --give-up-after says for how many seconds to try", 1)
+    refused(
+        answer, r"no server for 0.01 s \(.*\): .*; access.give_up_after says for how many seconds to try", 1
+    )
     assert [record.getMessage() for record in caplog.records if record.name == "offbeat.cli.join"] == [
         "joining 127.0.0.1:1 with --data digits:1/4: loading PyTorch",
         "loading --data digits:1/4",
@@ -734,9 +745,10 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
     address = f"127.0.0.1:{port_in(tmp_path / 'server.log')}"
 
     def join(name: str) -> Fork:
-        shown = [word for pair in zip(("--cert", "--key"), ours.issue("north"), strict=True) for word in pair]
+        keys = {"ca": ours.file, **dict(zip(("certificate", "key"), ours.issue("north"), strict=True))}
+        shown = [word for key, file in keys.items() for word in ("--set", f"access.{key}={file}")]
         data = ("--data", "digits:1/2", "--set", "site.min_step_seconds=0.05")
-        process: Fork = start(name, "join", address, "--ca", ours.file, *shown, *data)
+        process: Fork = start(name, "join", address, *shown, *data)
         return process
 
     first = join("first")

@@ -65,7 +65,9 @@ class Federation:
 
     def _site(self, number: int, data: str) -> Fork:
         token = self.folder / f"site-{number}.token"
-        named = ("--token-file", token) if self.entry["tokens"] else ("--name", f"site-{number}")
+        named = (
+            ("--set", f"access.token_file={token}") if self.entry["tokens"] else ("--name", f"site-{number}")
+        )
         allowed = own_options(self.entry)
         words = (
             "join", self.address, "--data", data, *named, "--state", self.folder / f"site-{number}",

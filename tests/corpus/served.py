@@ -121,7 +121,7 @@ _KINDS: dict[str, dict[Left, Served]] = {
     ),
     "served-evaluated-at-sites": left(
         {**FEDBUFF, "evaluate": {"versions": 2, "at": "both", "keep_best": "loss"}}, "finished", "killed",
-        join=("--validation", "0.3"),
+        join=("--set", "site.validation=0.3"),
     ),
     "served-codec": left(
         {"algorithm": {**FEDBUFF["algorithm"], "with": {"codec": {"kind": "sparse_quantised", "levels": 4}}},

@@ -20,7 +20,7 @@ def command(name: str) -> dict[str, Any]:
 
 def test_a_site_starts_from_a_kit_that_it_can_renew():
     for site in SITES:
-        kit = Path(command(site)["kit"])
+        kit = Path(command(site)["target"])
         (folder,) = (mount for mount in SERVICES[site]["volumes"] if not mount.startswith(f"{site}:"))
         assert folder == f"./secrets/{site}:{kit.parent}"
         assert "secrets" not in SERVICES[site]

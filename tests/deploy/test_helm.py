@@ -65,7 +65,7 @@ def test_a_kit_is_copied_once_and_again_when_the_secret_has_another(tmp_path):
     (tmp_path / "secrets").mkdir()
     (tmp_path / "state").mkdir()
     given, used = tmp_path / "secrets/site.kit", tmp_path / "state/site.kit"
-    assert str(parse(list(map(str, command_line("site"))))["kit"]) == "/state/site.kit"
+    assert str(parse(list(map(str, command_line("site"))))["target"]) == "/state/site.kit"
 
     def start() -> str:
         subprocess.run(["sh", "-c", " ".join(script.split())], check=True)

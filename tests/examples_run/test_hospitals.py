@@ -63,10 +63,14 @@ def test_three_hospitals(start: Any, tmp_path: Path) -> None:
         )  # fmt: skip
         return server
 
+    def shown(own: Path, own_key: Path) -> list[str]:
+        keys = {"ca": authority.file, "certificate": own, "key": own_key}
+        return [word for key, file in keys.items() for word in ("--set", f"access.{key}={file}")]
+
     def join(name: str, *options: str) -> Fork:
         own, own_key = authority.issue(name)
         site: Fork = start(
-            name, name, "join", f"127.0.0.1:{port}", "--ca", authority.file, "--cert", own, "--key", own_key,
+            name, name, "join", f"127.0.0.1:{port}", *shown(own, own_key),
             "--data", "clinic:data", "--set", "site.min_step_seconds=0.01", *options,
         )  # fmt: skip
         return site
@@ -75,10 +79,9 @@ def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     port = int(
         wait_for(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", log.read_text("utf-8")), log)[1]
     )
+    another = authority.issue("stranger")
     stranger = start(
-        "stranger", "north", "join", f"127.0.0.1:{port}", "--ca", authority.file,
-        "--cert", authority.issue("stranger")[0], "--key", tmp_path / "federation-stranger.key",
-        "--data", "clinic:data",
+        "stranger", "north", "join", f"127.0.0.1:{port}", *shown(*another), "--data", "clinic:data",
     )  # fmt: skip
     assert stranger.wait(300) == 2
     (line,) = (tmp_path / "stranger.log").read_text("utf-8").strip().splitlines()[-1:]

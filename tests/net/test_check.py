@@ -108,6 +108,6 @@ def test_the_steps_before_one_that_fails_say_what_was_found():
             assert found[0].text == f"the proxy 127.0.0.1:{proxy.port} answers"
         closed = Proxy("127.0.0.1", proxy.port)
         (found,) = await asyncio.to_thread(lambda: list(check_way(at.address, SiteCredentials("a"), closed)))
-        assert found.text.endswith("check the address, and whether the proxy runs there (--proxy)")
+        assert found.text.endswith("check the address, and whether the proxy runs there (access.proxy)")
 
     asyncio.run(story())

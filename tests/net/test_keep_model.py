@@ -147,7 +147,7 @@ def test_a_run_that_does_not_share_its_model_says_so(tmp_path: Path) -> None:
     refused = federation(tmp_path / "run", asking, share=None)[1]
     assert isinstance(refused, ob.UsageError)
     assert str(refused) == (
-        "the run does not share its model: leave keep_model (--keep-model) out, or have it served with "
+        "the run does not share its model: leave keep_model (site.keep_model) out, or have it served with "
         "share_model (--set server.share_model)"
     )
     assert federation(tmp_path / "other", site(0), share=None)[1] == "reached 4 versions"

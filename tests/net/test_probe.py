@@ -49,12 +49,12 @@ CASES = {
     "a forgotten authority": (
         lambda ours, other: ServerCredentials(*ours.issue("server", host=HOST)),
         lambda ours, other: NAMED,
-        UsageError, "speaks TLS, and this site does not: give --ca FILE",
+        UsageError, "speaks TLS, and this site does not: give --set access.ca=FILE",
     ),
     "another authority": (
         lambda ours, other: ServerCredentials(*ours.issue("server", host=HOST)),
         lambda ours, other: SiteCredentials("north", ca=other.file),
-        UsageError, "not signed by the authority of --ca .*, but by CN=ours",
+        UsageError, "not signed by the authority of access.ca = .*, but by CN=ours",
     ),
     "another host": (
         lambda ours, other: ServerCredentials(*ours.issue("named", hosts=("fl.example.org",))),
@@ -74,17 +74,17 @@ CASES = {
     "no certificate of the site": (
         lambda ours, other: ServerCredentials(*ours.issue("server", host=HOST), client_ca=ours.file),
         lambda ours, other: SiteCredentials("north", ca=ours.file),
-        UsageError, "takes no site without a certificate, and this site has none: give --cert and --key",
+        UsageError, "takes no site without a certificate, and this site has none: give access",
     ),
     "a foreign certificate of the site": (
         lambda ours, other: ServerCredentials(*ours.issue("server", host=HOST), client_ca=ours.file),
         lambda ours, other: SiteCredentials("north", None, ours.file, *other.issue("north")),
-        UsageError, "does not take the certificate .*other-north.pem: have one signed",
+        UsageError, "does not take access.certificate = .*other-north.pem: have one signed",
     ),
     "an expired certificate of the site": (
         lambda ours, other: ServerCredentials(*ours.issue("server", host=HOST), client_ca=ours.file),
         lambda ours, other: SiteCredentials("north", None, ours.file, *ours.issue("north", days=-1)),
-        UsageError, "--cert .* is valid from .* to .*, not now: ask for another",
+        UsageError, "access.certificate = .* is valid from .* to .*, not now: ask for another",
     ),
 }  # fmt: skip
 

@@ -35,7 +35,7 @@ def test_a_proxy_is_read_from_its_url(url: str, environ: dict[str, str], expecte
     ],
 )  # fmt: skip
 def test_what_is_no_proxy_is_refused_without_its_password(url: str):
-    with pytest.raises(UsageError, match=r"^--proxy") as caught:
+    with pytest.raises(UsageError, match=r"^access\.proxy") as caught:
         proxy_for(ADDRESS, url, {})
     assert "secret" not in str(caught.value)
 
@@ -71,7 +71,7 @@ def test_what_has_no_meaning_is_refused():
         proxy_for(ADDRESS, "env", {})
     with pytest.raises(UsageError, match="leave it out with a Unix socket"):
         proxy_for("unix:/run/x.sock", "http://one", {})
-    with pytest.raises(UsageError, match="--proxy is no URL of a proxy"):
+    with pytest.raises(UsageError, match="proxy is no URL of a proxy"):
         Proxy.parse("http://[::1].evil.example:3128", {})
     with pytest.raises(UsageError, match="https_proxy in the environment has the scheme 'socks5'"):
         proxy_for(ADDRESS, "env", {"https_proxy": "socks5://one"})

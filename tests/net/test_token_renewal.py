@@ -295,7 +295,10 @@ def test_a_revoked_or_foreign_kit_is_refused_in_one_sentence(federation: Federat
         ({"token": "north:" + 43 * "A"}, "the token is not valid: ask the server's operator to enrol"),
         ({"name": "south", "token": "south:"}, "the token is not valid: ask the server's operator to enrol"),
         ({"address": "localhost:"}, "localhost; it is for 127.0.0.1: give the address with a name of the"),
-        ({"ca": None, "fingerprint": None}, "speaks TLS, and this site does not: give --ca FILE .* or a kit"),
+        (
+            {"ca": None, "fingerprint": None},
+            "speaks TLS, and this site does not: give --set access.ca=FILE .* or a kit",
+        ),
         ({"expires": 4e9}, "the token of site north expired on 20"),
         ({}, "the token of site north was revoked on 20"),
     ],

@@ -7,59 +7,50 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.check_results import show_results
-from offbeat.cli.common_options import (
-    AsJson,
-    Certificate,
-    CertificateKey,
-    InsecurePlaintext,
-    ProxyOption,
-    ServerCA,
-    TokenFile,
-)
+from offbeat.cli.common_options import AccessSets, AsJson, SiteName, SiteState
 from offbeat.cli.join import make_policy
+from offbeat.cli.keys import KeyGroup, grouped_sets
 from offbeat.cli.kit import show_kit
-from offbeat.cli.site_access import Access, KitOption
+from offbeat.cli.site_access import ACCESS, Access, Target
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 
-Target = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="KIT|ADDRESS", help="the site's kit, or the server: HOST:PORT, [IPV6]:PORT or unix:PATH"
-    ),
-]
+GROUPS = {"access": KeyGroup(ACCESS.module, ACCESS.cls, (("give_up_after", "check connects once"),))}
+SECTIONS = {
+    "Site": ("target", "data", "state", "policy", "name", "sets"),
+    "Kit": ("offline", "policy_out"),
+    "TLS and access": ("access.*",),
+}
 
 
 def check(
-    target: Target = None,
+    target: Target,
     data: Annotated[str | None, typer.Option(metavar="DATA", help="the site's data, as for join")] = None,
-    state: Annotated[Path | None, typer.Option(metavar="DIR", help="directory for the site's state")] = None,
+    state: SiteState = None,
     policy: Annotated[
         Path | None, typer.Option(metavar="FILE", help="the site's policy (YAML), as for join")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="the site's name, if no credential contains it")] = None,
-    kit: KitOption = None,
-    token_file: TokenFile = None,
-    ca: ServerCA = None,
-    cert: Certificate = None,
-    key: CertificateKey = None,
-    proxy: ProxyOption = None,
-    insecure_plaintext: InsecurePlaintext = False,
+    name: SiteName = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="connect to nothing: show the kit, all but its secret")
     ] = False,
-    print_policy: Annotated[
-        bool, typer.Option("--print-policy", help="connect to nothing: print the policy in the kit")
-    ] = False,
+    policy_out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="with --offline: file for the policy in the kit"),
+    ] = None,
+    sets: AccessSets = None,
     as_json: AsJson = False,
 ) -> None:
     """Test a site's set-up without taking part.
 
     Tested are the address, TLS, the token, the clock, the throughput, the disk and the data.
     """
-    if offline or print_policy:
-        _show(kit or (None if target is None else Path(target)), print_policy, as_json)
+    settings = grouped_sets(sets, GROUPS)
+    if offline:
+        _show(Path(target), policy_out, as_json)
         return
+    if policy_out is not None:
+        raise UsageError(f"--out {policy_out} is for the policy in a kit: give KIT --offline too")
     with requires_extra("net"):
         from offbeat.net.check import (
             CheckResult,
@@ -71,13 +62,11 @@ def check(
         )
         from offbeat.net.proxy import proxy_for
 
-    if kit is None and target is not None and Path(target).is_file():
-        kit, target = Path(target), None
-    access = Access(target, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext)
-    credentials, way = access.credentials(), proxy_for(access.place, proxy)
+        access = Access.of(target, name, settings.get("access", {}))
+    credentials, way = access.credentials(), proxy_for(access.place, access.options.proxy)
     results = list(check_way(access.place, credentials, way))
     reached = all(result.passed for result in results)
-    if kit is not None:
+    if access.fingerprint is not None:
         # What the site and the server compare, before anything that the server answers.
         results.insert(0, CheckResult("fingerprint", True, access.fingerprint))
     if reached:
@@ -93,18 +82,17 @@ def check(
     show_results(results, as_json=as_json)
 
 
-def _show(kit: Path | None, print_policy: bool, as_json: bool) -> None:
-    """Print a kit, or the policy in it."""
+def _show(kit: Path, policy_out: Path | None, as_json: bool) -> None:
+    """Print a kit, and write the policy in it."""
     with requires_extra("net"):
         from offbeat.net.kit import KitFile
 
-    if kit is None:
-        raise UsageError("--offline and --print-policy show a kit: give KIT, the kit's file")
     found = KitFile(kit).read()
-    if print_policy:
-        print(found.policy, end="")  # noqa: T201
-    else:
-        show_kit(found, as_json=as_json)
+    if policy_out is not None:
+        if policy_out.exists():
+            raise UsageError(f"--out {policy_out} is there already: delete it, or choose another name")
+        policy_out.write_text(found.policy, encoding="utf-8")
+    show_kit(found, as_json=as_json)
 
 
 def _samples(data: str) -> str:

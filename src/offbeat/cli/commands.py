@@ -92,7 +92,8 @@ _COMMANDS: dict[str, tuple[Callable[..., None], ...]] = {
 _SECTIONED: dict[Callable[..., None], type[Command]] = {
     serve.serve: sectioned(serve.SECTIONS, serve.GROUPS),
     join.join: sectioned(join.SECTIONS, join.GROUPS),
-    helper.helper: sectioned(helper.SECTIONS, {}),
+    helper.helper: sectioned(helper.SECTIONS, helper.GROUPS),
+    check.check: sectioned(check.SECTIONS, check.GROUPS),
 }
 for _group, _members in _COMMANDS.items():
     for _command in _members:

@@ -1,7 +1,6 @@
 """Options that several commands have."""
 
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,21 +10,11 @@ import typer
 from offbeat.cli.completion import recipe_names
 from offbeat.net.monitor.logs import Style
 
-
-def _found(name: str) -> str:
-    """The name of a recipe that there is: a mistyped one is an error before PyTorch is imported."""
-    from offbeat.recipes.built_in import find_recipe
-
-    find_recipe(name)
-    return name
-
-
 RecipeName = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
         help="a recipe file, or the name of a built-in one",
-        callback=_found,
         autocompletion=recipe_names,
     ),
 ]
@@ -68,28 +57,25 @@ Seed = Annotated[int | None, typer.Option(help="the run's seed")]
 InsecurePlaintext = Annotated[
     bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
 ]
-TokenFile = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="file with the line that `offbeat enrol` printed")
-]
-ServerCA = Annotated[
+SiteName = Annotated[str | None, typer.Option("--name", help="the site's name, if no credential contains it")]
+SiteState = Annotated[
     Path | None,
-    typer.Option(
-        "--ca", metavar="FILE", help="authority of the server's certificate (PEM); default: the system's"
-    ),
+    typer.Option("--state", metavar="DIR", help="directory for the site's state and pending update"),
 ]
-Certificate = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="its own certificate (PEM)")]
-CertificateKey = Annotated[
-    Path | None, typer.Option("--key", metavar="FILE", help="the key of its certificate (PEM)")
+AccessSets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="one of the keys access.…; once for each key"),
 ]
-ProxyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--proxy", metavar="URL", help="HTTP proxy to the server, http://USER@HOST:PORT; env: https_proxy"
-    ),
-]
-GiveUpAfter = Annotated[float, typer.Option(help="seconds without a server before giving up; inf: never")]
+Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N or mps")]
 Log = Annotated[Style, typer.Option(help="auto, text or json")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error")]
+
+
+def check_recipe(name: str) -> None:
+    """Refuse a recipe that is not there, before PyTorch is imported. Raises `UsageError`."""
+    from offbeat.recipes.built_in import find_recipe
+
+    find_recipe(name)
 
 
 def choose_goal(
@@ -103,16 +89,6 @@ def choose_goal(
         target = usual_target
     check_target(chosen, target)
     return chosen, target
-
-
-def seconds_or_never(give_up_after: float) -> float | None:
-    """The seconds of `--give-up-after`; None means never. Raises `UsageError` for 0 and less."""
-    from offbeat.core.errors import UsageError
-
-    if not give_up_after > 0:
-        # Written so that NaN is refused too.
-        raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
-    return None if math.isinf(give_up_after) else give_up_after
 
 
 def names_of(texts: Sequence[str]) -> list[str]:

@@ -65,6 +65,7 @@ def compare(
 
     The same call continues a comparison that was interrupted.
     """
+    common_options.check_recipe(recipe)
     from offbeat.core.validation import did_you_mean
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan

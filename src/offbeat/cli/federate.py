@@ -34,7 +34,7 @@ HELPER = "helpers/"
 """Begins the name of a helper's process: the name of a site has no slash."""
 MOST_SITES = 256
 """Most sites of one machine: each is a process with PyTorch, of some hundred MB."""
-PATIENCE = "600"
+PATIENCE = "access.give_up_after=600"
 """Seconds after which a site gives up a server that is gone: a busy machine starts a server in minutes."""
 # Seconds that sites have to end by themselves, once the run has ended.
 _LEAVING = 10.0
@@ -71,6 +71,7 @@ def federate(
     A recipe with secure aggregation gets its helpers too: here they show how a run goes, and protect nothing.
     Called again with the same --out, it goes on with a federation that was interrupted.
     """
+    common_options.check_recipe(recipe)
     from offbeat.recipes.load import load_recipe, own_recipe
     from offbeat.recipes.names import check_names
 
@@ -102,13 +103,13 @@ def federate(
         )  # fmt: skip
         for name in helpers:
             federation.start(
-                f"{HELPER}{name}", "helper", "--kit", federation.kit(name),
-                "--state", place / "helpers" / name, "--give-up-after", PATIENCE,
+                f"{HELPER}{name}", "helper", federation.kit(name),
+                "--state", place / "helpers" / name, "--set", PATIENCE,
             )  # fmt: skip
         for name, own in shares:
             federation.start(
-                name, "join", "--kit", federation.kit(name), "--data", own,
-                "--state", place / "sites" / name, "--give-up-after", PATIENCE, *common,
+                name, "join", federation.kit(name), "--data", own,
+                "--state", place / "sites" / name, "--set", PATIENCE, *common,
             )  # fmt: skip
         out.print(
             f"server{', helpers ' if helpers else ''}{', '.join(helpers)} and sites "

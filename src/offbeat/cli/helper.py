@@ -5,51 +5,34 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.common_options import (
-    Certificate,
-    CertificateKey,
-    GiveUpAfter,
-    InsecurePlaintext,
-    Log,
-    LogLevel,
-    ProxyOption,
-    ServerCA,
-    TokenFile,
-    seconds_or_never,
-)
+from offbeat.cli.common_options import AccessSets, Log, LogLevel
 from offbeat.cli.console import out
 from offbeat.cli.event_loop import run_until_interrupted
-from offbeat.cli.site_access import Access, Address, KitOption
+from offbeat.cli.keys import grouped_sets
+from offbeat.cli.site_access import ACCESS, Access, Target
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
-from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.net.notify import at_work
 
+GROUPS = {"access": ACCESS}
 SECTIONS = {
-    "Run": ("address", "name", "state", "give_up_after"),
-    "TLS and access": ("kit", "token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
+    "Run": ("target", "name", "state", "sets"),
+    "TLS and access": ("access.*",),
     "Logging": ("log", "log_level"),
 }
 
 
 def helper(
+    target: Target,
     state: Annotated[
         Path,
         typer.Option(metavar="DIR", help="directory for the helper's key; never restore it from a copy"),
     ],
-    address: Address = None,
     name: Annotated[
         str | None, typer.Option(help="the helper's name, as the run's recipe has it; a kit has it already")
     ] = None,
-    kit: KitOption = None,
-    token_file: TokenFile = None,
-    ca: ServerCA = None,
-    cert: Certificate = None,
-    key: CertificateKey = None,
-    proxy: ProxyOption = None,
-    insecure_plaintext: InsecurePlaintext = False,
-    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
+    sets: AccessSets = None,
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
@@ -64,17 +47,17 @@ def helper(
         from offbeat.net.secure.helping import help_run
 
     setup_logs(log, log_level)
-    give_up = seconds_or_never(give_up_after)
+    settings = grouped_sets(sets, GROUPS)
     with requires_extra("net"):
-        access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext, state)
+        access = Access.of(target, name, settings.get("access", {}), state)
         connect = access.connect()
-    if access.site is None:
-        raise UsageError("give --name NAME, the helper's as the run's recipe has it, or --kit FILE")
-    helper_name = access.site
+    if access.name is None:
+        raise UsageError("give --name NAME, the helper's as the run's recipe has it, or its kit")
+    helper_name, give_up_after = access.name, access.options.give_up_after
 
     async def helping() -> str:
         async with at_work(f"helps a run at {access.place}"):
-            return await help_run(connect, helper_name, state, give_up_after=give_up)
+            return await help_run(connect, helper_name, state, give_up_after=give_up_after)
 
     reason = run_until_interrupted(helping())
     out.print(f"the run has ended: {reason}; {state} is of no more use", markup=False)

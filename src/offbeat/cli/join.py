@@ -1,6 +1,5 @@
 """The command that takes part in a run as a site."""
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
@@ -11,26 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.common_options import (
-    Certificate,
-    CertificateKey,
-    GiveUpAfter,
-    InsecurePlaintext,
-    Log,
-    LogLevel,
-    ProxyOption,
-    ServerCA,
-    TokenFile,
-    file_option,
-    seconds_or_never,
-)
+from offbeat.cli.common_options import Device, Log, LogLevel, SiteName, SiteState
 from offbeat.cli.console import out
 from offbeat.cli.event_loop import run_until_interrupted
-from offbeat.cli.keys import KeyGroup, split_sets
-from offbeat.cli.site_access import Access, Address, KitOption
+from offbeat.cli.keys import KeyGroup, grouped_sets
+from offbeat.cli.site_access import ACCESS, Access, Target
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
-from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.net.notify import at_work
 
@@ -41,25 +27,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 GROUPS = {
+    "access": ACCESS,
     "policy": KeyGroup("offbeat.net.client.policy", "SitePolicy"),
     "examples": KeyGroup("offbeat.local.examples_privacy", "ExamplesPrivacy"),
     "site": KeyGroup("offbeat.net.client.site_options", "SiteOptions"),
 }
 SECTIONS = {
-    "Run": (
-        "address", "data", "validation", "model", "learner", "allow", "name", "state", "keep_model", "device",
-        "give_up_after", "sets", "site.*",
-    ),
-    "Privacy (experimental, not reviewed)": (
-        "policy", "accept", "helper", "helper_state", "helper_token_file", "policy.*", "examples.*",
-    ),
-    "TLS and access": ("kit", "token_file", "ca", "cert", "key", "proxy", "insecure_plaintext"),
+    "Run": ("target", "data", "model", "learner", "allow", "name", "state", "device", "sets", "site.*"),
+    "Privacy (experimental, not reviewed)": ("policy", "accept", "policy.*", "examples.*"),
+    "TLS and access": ("access.*",),
     "Logging": ("log", "log_level"),
-}  # fmt: skip
+}
 
 
 def join(
-    address: Address = None,
+    target: Target,
     data: Annotated[
         str | None,
         typer.Option(
@@ -67,9 +49,6 @@ def join(
             help="DATASET, DATASET:GROUP, DATASET:K/N (the Kth of N equal shares), or module:function",
         ),
     ] = None,
-    validation: Annotated[
-        float, typer.Option(min=0.0, help="share of the data that is held out for evaluations")
-    ] = 0.0,
     model: Annotated[
         str | None,
         typer.Option(metavar="module:function", help="the site's own model, in place of the run's"),
@@ -79,23 +58,9 @@ def join(
         typer.Option(metavar="module:function", help="the site's own data, model, loss and training"),
     ] = None,
     allow: AllowOption = None,
-    name: Annotated[str | None, typer.Option(help="the site's name, if no credential contains it")] = None,
-    state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="directory for the site's state and pending update")
-    ] = None,
-    kit: KitOption = None,
-    token_file: TokenFile = None,
-    ca: ServerCA = None,
-    cert: Certificate = None,
-    key: CertificateKey = None,
-    proxy: ProxyOption = None,
-    insecure_plaintext: InsecurePlaintext = False,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps")] = "cpu",
-    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
-    keep_model: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="file for the model that the run shares (.safetensors)"),
-    ] = None,
+    name: SiteName = None,
+    state: SiteState = None,
+    device: Device = "cpu",
     policy: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="the site's policy (YAML); the keys policy.… take precedence"),
@@ -108,24 +73,13 @@ def join(
             "may be repeated",
         ),
     ] = None,
-    helper: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="also help with secure aggregation, under this name"),
-    ] = None,
-    helper_state: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="directory for the helper's key; never restore it from a copy"),
-    ] = None,
-    helper_token_file: Annotated[
-        Path | None, file_option("of the helper, as `offbeat enrol` made it")
-    ] = None,
     sets: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="one of the keys site.… and policy.…, or of examples.…: privacy of each example from "
-            "everybody (DP-SGD), which needs --state",
+            help="one of the keys site.…, access.… and policy.…, or of examples.…: privacy of each example "
+            "from everybody (DP-SGD), which needs --state",
         ),
     ] = None,
     log: Log = "auto",
@@ -133,24 +87,17 @@ def join(
 ) -> None:
     """Take part in a run as a site; its data stay there."""
     setup_logs(log, log_level)
-    ungrouped, settings = split_sets(sets, GROUPS)
-    if ungrouped:
-        raise UsageError(
-            f"--set {ungrouped[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
-        )
-    if (helper is None) != (helper_state is None):
-        raise UsageError("--helper and --helper-state belong together: give both, or neither")
+    settings = grouped_sets(sets, GROUPS)
     if (data is None) == (learner is None):
         raise UsageError("give --data, or --learner, which has data of its own")
     if model is not None and (learner is not None or ":" not in model):
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
-    give_up = seconds_or_never(give_up_after)
-    source = f"--data {data}" if learner is None else f"--learner {learner}"
-    if address is not None or kit is not None:
-        # Loading PyTorch may take a slow machine a minute.
-        _log.info("joining %s with %s: loading PyTorch", address or f"the server of {kit}", source)
     with requires_extra("net"):
-        from offbeat.net.client.connector import connector
+        access = Access.of(target, name, settings.get("access", {}), state)
+    source = f"--data {data}" if learner is None else f"--learner {learner}"
+    # Loading PyTorch may take a slow machine a minute.
+    _log.info("joining %s with %s: loading PyTorch", access.place, source)
+    with requires_extra("net"):
         from offbeat.net.client.join import join as join_run
         from offbeat.net.client.site_options import SiteOptions
     from offbeat.core.validation import validated
@@ -159,8 +106,7 @@ def join(
     from offbeat.local.examples_privacy import ExamplesPrivacy
     from offbeat.models.specs import NamedModel
 
-    site_options = validated(SiteOptions, settings.get("site", {}), "--set site")
-    access = Access(address, kit, name, token_file, ca, cert, key, proxy, insecure_plaintext, state)
+    options = validated(SiteOptions, settings.get("site", {}), "--set site")
     connect = access.connect()
     check_device(device, "--device")
     allowed = allowed_names(allow)
@@ -176,29 +122,15 @@ def join(
     taking_part = partial(
         join_run, connect, dataset,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed,
-        validation=validation, state=state, device=device, threads=site_options.threads,
-        give_up_after=give_up,
-        keep_model=keep_model, min_step_seconds=site_options.min_step_seconds, policy=own_policy,
-        examples_privacy=examples, accept=accept or (),
+        validation=options.validation, state=state, device=device, threads=options.threads,
+        give_up_after=access.options.give_up_after, keep_model=options.keep_model,
+        min_step_seconds=options.min_step_seconds, policy=own_policy, examples_privacy=examples,
+        accept=accept or (),
     )  # fmt: skip
     _log.info("connecting to %s", access.place)
     # Files that the site's own code writes are private.
     os.umask(0o077)
-    site = _as_service(taking_part, access.place)
-    if helper is None:
-        reason = run_until_interrupted(site)
-    else:
-        with requires_extra("secure", "secure aggregation: "):
-            from offbeat.net.secure.helping import help_run
-        own_helper = access.credentials_of(helper, helper_token_file)
-        assert helper_state is not None
-        helping = help_run(
-            connector(access.place, credentials=own_helper, proxy=proxy),
-            helper,
-            helper_state,
-            give_up_after=give_up,
-        )
-        reason = run_until_interrupted(_both(site, helping))
+    reason = run_until_interrupted(_as_service(taking_part, access.place))
     out.print(f"the run has ended: {reason}", markup=False)
 
 
@@ -206,12 +138,6 @@ async def _as_service(taking_part: Callable[[], Coroutine[Any, Any, str]], addre
     """Take part, and tell the service manager that started this process how it stands."""
     async with at_work(f"takes part in a run at {address}"):
         return await taking_part()
-
-
-async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, Any, str]) -> str:
-    """Take part as a site, and help; a helper that fails ends both, and so does a site."""
-    reasons = await asyncio.gather(taking_part, helping)
-    return reasons[0]
 
 
 def make_policy(file: Path | None, changes: Mapping[str, Any] | None) -> "SitePolicy | None":

@@ -123,6 +123,15 @@ def split_sets(
     return [text for text in sets or () if text not in grouped], settings
 
 
+def grouped_sets(sets: Sequence[str] | None, groups: Mapping[str, KeyGroup]) -> dict[str, dict[str, Any]]:
+    """The values of `--set` by group, where each must be of one. Raises `UsageError`."""
+    ungrouped, settings = split_sets(sets, groups)
+    if ungrouped:
+        keys = ", ".join(f"{group}.KEY" for group in groups)
+        raise UsageError(f"--set {ungrouped[0]} is not allowed: give one of {keys}")
+    return settings
+
+
 def key_rows(names: Sequence[str], groups: Mapping[str, KeyGroup]) -> Iterator[tuple[str, str]]:
     """The rows of a help: `server.lease=60.0`, and the meaning of the key.
 

@@ -16,8 +16,9 @@ def show_kit(kit: "Kit", *, as_json: bool) -> None:
     rows = {
         "site": kit.name, "server": kit.address,
         "fingerprint": kit.fingerprint or "none: the authorities that the system trusts",
+        "certificate": "none" if kit.certificate is None else "the site's own, with its key",
         "expires": kit.ends,
-        "policy": "a text for the site's operator: --print-policy prints it",
+        "policy": "a text for the site's operator: --out FILE writes it",
         "made by": f"Offbeat {kit.made_by}", "format": str(kit.offbeat_kit),
     }  # fmt: skip
     if as_json:
@@ -31,7 +32,7 @@ def policy_template() -> str:
     """The text of a policy whose keys are all comments, with their meaning and their default."""
     lines = [
         "# What this site refuses to train, to evaluate and to send. Nothing here holds before the site's",
-        "# operator gives it: offbeat check KIT --print-policy > policy.yaml, then --policy policy.yaml.",
+        "# operator gives it: offbeat check KIT --offline -o policy.yaml, then --policy policy.yaml.",
         "# Each key has its default; take the # away before one to change it.",
     ]
     for key in _POLICY.keys:

@@ -3,19 +3,9 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.runs.permissions import why_unwritable
-
-TokenOut = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-out", metavar="FILE", help="write the token to a new file of its owner's, and print none"
-    ),
-]
 
 
 @contextmanager
@@ -50,4 +40,4 @@ def write_token(file: Path, token: str) -> None:
     try:
         write_private(file, f"{token}\n".encode())
     except OSError as error:
-        raise UsageError(f"--token-out {file} cannot be written: {reason_of(error)}") from None
+        raise UsageError(f"--out {file} cannot be written: {reason_of(error)}") from None

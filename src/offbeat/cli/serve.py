@@ -139,6 +139,7 @@ def serve(
     Ctrl-C or `offbeat stop DIR` leaves the run as it is, and the same call continues it. The recipe's
     seconds are real.
     """
+    common_options.check_recipe(recipe)
     with requires_extra("net"):
         from offbeat.cli import server_set_up
         from offbeat.cli.check_server import check_set_up

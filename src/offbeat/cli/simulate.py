@@ -40,6 +40,7 @@ def run(
     as_json: common_options.AsJson = False,
 ) -> None:
     """Simulate a recipe's algorithm."""
+    common_options.check_recipe(recipe)
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.load import load_recipe
 

@@ -1,128 +1,154 @@
-"""How a site's commands reach its server: by their options, or by a kit."""
+"""How a site's commands reach its server: by a kit, or by an address and the keys `access.…` of `--set`."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Self
+from urllib.parse import urlsplit
 
 import typer
 
+from offbeat.cli.keys import KeyGroup
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
+from offbeat.documents import user_path
 
 if TYPE_CHECKING:
     from offbeat.net.auth.credentials import SiteCredentials
+    from offbeat.net.client.access_options import AccessOptions
     from offbeat.net.client.reconnecting import Connect
     from offbeat.net.kit import Kit, KitFile
 
-KitOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--kit", metavar="FILE", help="what `offbeat enrol -o` made: address, CA, name and token in one"
-    ),
-]
-Address = Annotated[
-    str | None,
+Target = Annotated[
+    str,
     typer.Argument(
-        metavar="ADDRESS", help="the server: HOST:PORT, [IPV6]:PORT or unix:PATH; a kit has it already"
+        metavar="KIT|ADDRESS",
+        help="the file of `offbeat enrol -o`, or the server: HOST:PORT, [IPV6]:PORT or unix:PATH",
     ),
 ]
+ACCESS = KeyGroup("offbeat.net.client.access_options", "AccessOptions")
+_IN_KIT = ("ca", "token_file", "plaintext")
+"""What a kit has, or rules out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a site reaches its server, as its options say or as its kit has it.
+    """How a site reaches its server, as its kit has it and its options say.
 
     Attributes:
-        address: The server's address. None means the kit's.
-        kit: The kit's file. None means that there is none.
-        name: The site's name.
-        token_file: The file of its token.
-        ca: Who signs the server's certificate.
-        certificate: The site's certificate.
-        key: The certificate's key.
-        proxy: URL of the proxy on the way.
-        insecure_plaintext: Whether there is no TLS beyond loopback.
+        place: The server's address.
+        name: The site's name. None means that nothing here has it.
+        kit: The file of the kit. None means that there is none.
+        options: The keys `access.…`.
         state: The directory of the site's state, which has the key for which a kit's token is renewed.
-
-    Raises:
-        UsageError: There is neither an address nor a kit, or the kit cannot be used, or an option says what
-            it has.
     """
 
-    address: str | None
-    kit: Path | None
+    place: str
     name: str | None
-    token_file: Path | None
-    ca: Path | None
-    certificate: Path | None
-    key: Path | None
-    proxy: str | None
-    insecure_plaintext: bool
+    kit: "KitFile | None"
+    options: "AccessOptions"
     state: Path | None = None
 
-    def __post_init__(self) -> None:
-        if self.kit is None:
-            if self.address is None:
-                raise UsageError("give ADDRESS, the server's HOST:PORT, or --kit FILE, which has it")
-            return
-        kit = self._file(self.kit).read_valid(time.time())
-        given = {
-            "--name": self.name != kit.name and self.name, "--token-file": self.token_file, "--ca": self.ca,
-            "--insecure-plaintext": self.insecure_plaintext,
-        }  # fmt: skip
-        if options := [option for option, value in given.items() if value]:
+    @classmethod
+    def of(
+        cls, target: str, name: str | None, settings: Mapping[str, Any], state: Path | None = None
+    ) -> Self:
+        """Read what a command is given.
+
+        Args:
+            target: The kit's file, or the server's address.
+            name: The value of `--name`.
+            settings: The keys `access.…` of `--set`.
+            state: The directory of the site's state.
+
+        Raises:
+            UsageError: The kit cannot be used, or an option says what it has.
+        """
+        from offbeat.core.validation import validated
+        from offbeat.net.client.access_options import AccessOptions
+
+        options = validated(AccessOptions, settings, "--set access")
+        _check_proxy(options.proxy)
+        path = user_path(target)
+        if path.is_file():
+            return cls._of_kit(path, name, options, state)
+        if ":" not in target:
             raise UsageError(
-                f"--kit {self.kit} has what {', '.join(options)} would say: leave one of them out"
+                f"{target} is neither a file nor an address: give the site's kit, or the server's HOST:PORT, "
+                "[IPV6]:PORT or unix:PATH"
             )
-        self._file(self.kit).warn_if_open()
+        if options.address is not None:
+            raise UsageError(
+                f"access.address = {options.address} is for a kit, and {target} is an address: leave one out"
+            )
+        return cls(target, name, None, options, state)
+
+    @classmethod
+    def _of_kit(cls, path: Path, name: str | None, options: "AccessOptions", state: Path | None) -> Self:
+        from offbeat.net.kit import KitFile
+
+        file = KitFile(path)
+        kit = file.read_valid(time.time())
+        has = (*_IN_KIT, *(() if kit.certificate is None else ("certificate", "key")))
+        given = [f"access.{key}" for key in has if getattr(options, key)]
+        given += ["--name"] if name not in (None, kit.name) else []
+        if given:
+            raise UsageError(f"{path} has what {', '.join(given)} would say: leave one of them out")
+        file.warn_if_open()
+        return cls(options.address or kit.address, kit.name, file, options, state)
 
     @property
-    def place(self) -> str:
-        """The server's address."""
-        return self.address or self._kit.address
-
-    @property
-    def site(self) -> str | None:
-        """The site's name, where it is known here."""
-        return self.name if self.kit is None else self._kit.name
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the kit's authority, in words."""
-        return self._kit.fingerprint or "none: the kit trusts the authorities that the system trusts"
+    def fingerprint(self) -> str | None:
+        """The fingerprint of the kit's authority, in words; None without a kit."""
+        if self.kit is None:
+            return None
+        return self._read.fingerprint or "none: the kit trusts the authorities that the system trusts"
 
     def connect(self) -> "Connect":
         """What connects to the server."""
         from offbeat.net.client.connector import connector
         from offbeat.net.client.kit_connector import KitConnector
 
+        proxy = self.options.proxy
         if self.kit is None:
-            return connector(self.place, credentials=self.credentials(), proxy=self.proxy)
-        file = self._file(self.kit)
-        return KitConnector(file, self.place, self.certificate, self.key, self.proxy, self.state)
+            return connector(self.place, credentials=self.credentials(), proxy=proxy)
+        return KitConnector(self.kit, self.place, *self._pair, proxy, self.state)
 
     def credentials(self) -> "SiteCredentials":
         """The site's credentials."""
-        if self.kit is not None:
-            return self._kit.credentials(self.certificate, self.key)
-        return self.credentials_of(self.name, self.token_file)
-
-    def credentials_of(self, name: str | None, token_file: Path | None) -> "SiteCredentials":
-        """The credentials of another name at the same server."""
         from offbeat.net.auth.credentials import SiteCredentials
 
-        token = None if token_file is None else read_token(token_file)
-        ca = self.ca if self.kit is None else self._kit.credentials().ca
-        return SiteCredentials(name, token, ca, self.certificate, self.key, self.insecure_plaintext)
+        if self.kit is not None:
+            return self._read.credentials(*self._pair)
+        options, file = self.options, _path(self.options.token_file)
+        token = None if file is None else read_token(file, "access.token_file")
+        return SiteCredentials(self.name, token, _path(options.ca), *self._pair, options.plaintext)
 
     @property
-    def _kit(self) -> "Kit":
+    def _pair(self) -> tuple[Path | None, Path | None]:
+        """The files of the site's certificate and of its key."""
+        return _path(self.options.certificate), _path(self.options.key)
+
+    @property
+    def _read(self) -> "Kit":
         assert self.kit is not None
-        return self._file(self.kit).read()
+        return self.kit.read()
 
-    @staticmethod
-    def _file(path: Path) -> "KitFile":
-        from offbeat.net.kit import KitFile
 
-        return KitFile(path)
+def _path(text: str | None) -> Path | None:
+    return None if text is None else user_path(text)
+
+
+def _check_proxy(url: str | None) -> None:
+    """Refuse a password in a proxy's URL: all users of the machine can read the options of a process."""
+    try:
+        has_password = url is not None and urlsplit(url).password is not None
+    except ValueError:
+        # What reads the address says what is wrong with it.
+        return
+    if has_password:
+        raise UsageError(
+            "access.proxy has a password, which other users of this machine can read: leave it out, and set "
+            "the environment variable OFFBEAT_PROXY_PASSWORD"
+        )

@@ -10,7 +10,7 @@ import typer
 
 from offbeat.cli.common_options import AsPerson, file_option
 from offbeat.cli.console import err, out
-from offbeat.cli.secret_file import TokenOut, new_secret, write_token
+from offbeat.cli.secret_file import new_secret, write_token
 from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
@@ -39,9 +39,14 @@ def enrol(
             metavar="TIME", help="life of the token: 90d, 12h or never; else 90d in a kit, and never without"
         ),
     ] = None,
-    kit: Annotated[
+    out_file: Annotated[
         Path | None,
-        typer.Option("--out", "-o", metavar="KIT", help="write the site's kit: all that it needs to join"),
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="write the site's kit, with --address; without it, the token alone",
+        ),
     ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="where the site finds the server, for its kit")
@@ -50,6 +55,11 @@ def enrol(
         Path | None,
         file_option("who signs the server's certificate (PEM), for the kit; else the directory's own"),
     ] = None,
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--cert", metavar="FILE", help="the site's own certificate (PEM), for the kit"),
+    ] = None,
+    key: Annotated[Path | None, file_option("the key of the site's certificate (PEM), for the kit")] = None,
     host: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +67,6 @@ def enrol(
             help="make or renew the directory's own certificate, for this name or address; may be repeated",
         ),
     ] = None,
-    token_out: TokenOut = None,
     by: AsPerson = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="revoke the site's tokens instead")] = False,
     dashboard: Annotated[
@@ -77,16 +86,16 @@ def enrol(
     if (state is None) == (tokens is None):
         raise UsageError("give --state DIR or --tokens FILE: one of them")
     of_token: dict[str, object] = {
-        "--samples": samples, "--expires": expires, "-o": kit, "--address": address, "--ca": ca,
-        "--token-out": token_out,
+        "--samples": samples, "--expires": expires, "--out": out_file, "--address": address, "--ca": ca,
+        "--cert": certificate, "--key": key,
     }  # fmt: skip
     of_site = {"SITE": site, "--keep": keep, "--revoke": revoke, **of_token}
     if dashboard:
-        extra = _given({**of_site, "--token-out": None, "--host": host, "--tokens": tokens})
+        extra = _given({**of_site, "--out": None, "--host": host, "--tokens": tokens})
         if state is None or extra:
             others = f"; leave out {', '.join(extra)}" if extra else ""
             raise UsageError(f"--dashboard makes the token of the live page: give --state DIR{others}")
-        _make_page_token(state, token_out, person(by))
+        _make_page_token(state, out_file, person(by))
         return
     if host and (state is None or ca is not None or revoke):
         raise UsageError(
@@ -108,21 +117,22 @@ def enrol(
         out.print(f"{site} has no token any more", markup=False)
         return
     allowed = None if samples is None else _sample_range(samples)
+    of_kit = _given({"--address": address, "--ca": ca, "--cert": certificate, "--key": key})
+    if of_kit and out_file is None:
+        raise UsageError(f"{', '.join(of_kit)} is for a kit: give --out FILE too")
+    kit, token_out = (out_file, None) if of_kit else (None, out_file)
     life = life_of("--expires", expires or (KIT_LIFE if kit is not None else "never"))
-    if kit is not None and token_out is not None:
-        raise UsageError(f"-o {kit} has the token, so --token-out {token_out} has no use: give one of them")
+    own = site_pair(site, certificate, key)
     if kit is not None:
         check_kit(kit, state, address, ca, host or ())
-    elif address is not None or ca is not None:
-        raise UsageError("--address and --ca are for a kit: give -o FILE too")
 
     def write(token: str) -> None:
         if kit is not None:
-            write_site_kit(kit, token, life, state, str(address), ca)
+            write_site_kit(kit, token, life, state, str(address), ca, own)
         elif token_out is not None:
             write_token(token_out, token)
 
-    with new_secret("-o" if kit is not None else "--token-out", kit or token_out):
+    with new_secret("--out", out_file):
         _directory_of_tokens(path.parent, private=tokens is None)
         if state is not None and (host or (kit is not None and ca is None)):
             _certify(state, host or (), address)
@@ -130,7 +140,7 @@ def enrol(
     if kit is not None:
         _tell_of_kit(kit)
     elif token_out is not None:
-        line = f"{token_out}: the token of site {site}; {_HAND_ON}: offbeat join … --token-file …"
+        line = f"{token_out}: the token of site {site}; {_HAND_ON}: --set access.token_file=FILE"
         out.print(line, markup=False, soft_wrap=True)
     else:
         print(token)  # noqa: T201
@@ -198,7 +208,7 @@ def check_kit(
 
     if address is None or split(address)[1] == 0:
         raise UsageError(
-            f"-o {kit} needs --address HOST:PORT, by which the site finds the server, such as "
+            f"--out {kit} needs --address HOST:PORT, by which the site finds the server, such as "
             "fl.example.org:7117"
         )
     own = None if state is None else OwnAuthority(state)
@@ -215,6 +225,31 @@ def check_kit(
         )
 
 
+def site_pair(site: str, certificate: Path | None, key: Path | None) -> tuple[str, str] | None:
+    """A site's own certificate and key, as texts for its kit; None where neither is given.
+
+    Raises:
+        UsageError: One is missing, or they are not of each other, or not of the site.
+    """
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise UsageError("--cert and --key belong together: give both, or neither")
+    with requires_extra("net"):
+        from offbeat.net.auth.certificates import SITE, check_pair, check_usage, names_in
+        from offbeat.net.auth.credentials import pem
+
+    texts = pem(certificate), pem(key)
+    check_usage(f"--cert {certificate}", texts[0], SITE)
+    check_pair(f"--cert {certificate}", texts[0], f"--key {key}", texts[1])
+    if (names := names_in(texts[0])) != (site,):
+        named = ", ".join(names) or "nobody"
+        raise UsageError(
+            f"--cert {certificate} names {named}, and the site is {site}: have one signed for it"
+        )
+    return texts[0].decode(), texts[1].decode()
+
+
 def _tell_of_kit(file: Path) -> None:
     """Say what to do with a site's kit."""
     from offbeat.net.kit import KitFile
@@ -223,13 +258,19 @@ def _tell_of_kit(file: Path) -> None:
     lines = [f"{file}: site {made.name} of the server at {made.address}; its token ends: {made.ends}"]
     if made.fingerprint is not None:
         lines.append(f"fingerprint of the server's authority: {made.fingerprint}")
-    lines.append(f"{_HAND_ON}: offbeat join --kit …")
+    lines.append(f"{_HAND_ON}: offbeat join {file.name} …")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
 
 
 def write_site_kit(
-    kit: Path, token: str, life: int, state: Path | None, address: str, ca: Path | None = None
+    kit: Path,
+    token: str,
+    life: int,
+    state: Path | None,
+    address: str,
+    ca: Path | None = None,
+    own: tuple[str, str] | None = None,
 ) -> None:
     """Write a site's kit, with the server's own authority where there is no other one.
 
@@ -240,6 +281,7 @@ def write_site_kit(
         state: The server's state directory. None means that there is none.
         address: Where the site finds the server.
         ca: Who signs the server's certificate. None means the directory's own authority, if there is one.
+        own: The site's certificate and key. None means none.
     """
     from offbeat.cli.kit import policy_template
     from offbeat.net.auth.ca import OwnAuthority
@@ -247,11 +289,11 @@ def write_site_kit(
     from offbeat.net.kit import make_kit, write_kit
     from offbeat.version import __version__
 
-    own = None if state is None or not OwnAuthority(state).exists else OwnAuthority(state).ca
-    signer = ca or own
+    authority = None if state is None else OwnAuthority(state)
+    signer = ca or (authority.ca if authority is not None and authority.exists else None)
     text = None if signer is None else pem(signer).decode()
     made = make_kit(
-        address, token, time.time() + life if life else None, text, policy_template(), __version__
+        address, token, time.time() + life if life else None, text, policy_template(), __version__, own
     )
     write_kit(kit, made)
 
@@ -271,7 +313,7 @@ def _make_page_token(state: Path, token_out: Path | None, by: str) -> None:
     from offbeat.net.auth.tokens import DASHBOARD, make_token
 
     path = state / PAGE_TOKEN
-    with new_secret("--token-out", token_out):
+    with new_secret("--out", token_out):
         _directory_of_tokens(state, private=True)
         write = None if token_out is None else partial(write_token, token_out)
         token = make_token(path, DASHBOARD, hand_over=write, by=by)
@@ -281,9 +323,9 @@ def _make_page_token(state: Path, token_out: Path | None, by: str) -> None:
         out.print(f"{token_out}: the token of the live page", markup=False, soft_wrap=True)
 
 
-def read_token(file: Path) -> str:
-    """The token of the file of `--token-file`. Raises `UsageError` if it cannot be read."""
+def read_token(file: Path, option: str = "--token-file") -> str:
+    """The token of an option's file. Raises `UsageError` if it cannot be read."""
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file} cannot be read: {reason_of(error)}") from None
+        raise UsageError(f"{option} {file} cannot be read: {reason_of(error)}") from None

@@ -83,14 +83,14 @@ class Backoff:
             raise NotGettingThroughError(
                 f"{worst.what} has not got through for {duration_text(limit)}: {_carried(worst)}, attempt "
                 f"{worst.count} ({reason}): something on the way to the server cuts connections; ask the "
-                "network's operator; --give-up-after says for how many seconds to try"
+                "network's operator; access.give_up_after says for how many seconds to try"
             )
         # A connection that carried a part of a message was of use: the message's own time counts then.
         if limit is not None and away > limit and worst is None:
             what = "no lasting connection" if self._was_there else "no server"
             raise RunError(
                 f"{what} for {duration_text(limit)} ({reason}): the run may have finished, or the server "
-                "may have moved; --give-up-after says for how many seconds to try"
+                "may have moved; access.give_up_after says for how many seconds to try"
             )
         progress = worst is not None and not worst.count
         attempt = max(self._attempt, 0 if worst is None else worst.count - 1)

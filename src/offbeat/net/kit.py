@@ -48,6 +48,9 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
             the system trusts.
         fingerprint: The SHA-256 fingerprints of all certificates in `ca`, to be compared by telephone, with
             commas between. None without one.
+        certificate: The site's own certificate (PEM), which some servers ask for beside the token. None means
+            none.
+        key: The certificate's key (PEM).
         policy: A template of the site's policy (YAML).
         made_by: The version of Offbeat that has made it.
         previous: The token before the last renewal; empty before the first.
@@ -60,6 +63,8 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
     expires: float | None = None
     ca: _Long | None = None
     fingerprint: _Short | None = None
+    certificate: _Long | None = None
+    key: _Long | None = None
     policy: _Long = ""
     made_by: _Short = ""
     previous: _Short = ""
@@ -68,9 +73,11 @@ class Kit(msgspec.Struct, frozen=True, kw_only=True):
         return f"Kit(name={self.name!r}, address={self.address!r})"
 
     def credentials(self, certificate: Path | None = None, key: Path | None = None) -> SiteCredentials:
-        """The site's credentials, with a certificate of its own where it needs one beside the token."""
+        """The site's credentials, with a certificate in place of the kit's if one is given."""
         # Only what the fingerprint covers is trusted, whatever else TLS would read in the text.
         ca = None if self.ca is None else _as_pem(authorities_in(self.ca))
+        if certificate is None and key is None and self.certificate is not None and self.key is not None:
+            return SiteCredentials(self.name, self.token, ca, self.certificate.encode(), self.key.encode())
         return SiteCredentials(self.name, self.token, ca, certificate, key)
 
     @property
@@ -152,7 +159,7 @@ class KitFile:
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else error
             raise UsageError(
-                f"--kit {self.path} cannot be read: {reason}; give a file of offbeat enrol -o"
+                f"{self.path} cannot be read: {reason}; give a kit, a file of offbeat enrol -o"
             ) from None
 
     def _decode(self, document: str) -> Kit:
@@ -182,6 +189,8 @@ class KitFile:
             # These texts are printed to a terminal.
             if not all(text.isprintable() for text in texts):
                 raise UsageError("it has characters that are not printable")
+            if (kit.certificate is None) != (kit.key is None):
+                raise UsageError("of its certificate and its key it has one alone")
             if kit.ca is not None and kit.fingerprint != fingerprints(authorities_in(kit.ca)):
                 raise UsageError("its certificates have not its fingerprint")
         except UsageError as error:
@@ -195,14 +204,21 @@ class KitFile:
 
 
 def make_kit(
-    address: str, token: str, expires: float | None, ca: str | None, policy: str, made_by: str
+    address: str,
+    token: str,
+    expires: float | None,
+    ca: str | None,
+    policy: str,
+    made_by: str,
+    own: tuple[str, str] | None = None,
 ) -> Kit:
-    """A kit of a token's site. Raises `UsageError` for a text that has no certificate."""
+    """A kit of a token's site, with its `own` certificate and key. Raises as `authorities_in`."""
     found = None if ca is None else authorities_in(ca)
     return Kit(
         offbeat_kit=VERSION, address=address, name=split_token(token)[0], token=token, expires=expires,
         ca=None if found is None else _as_pem(found).decode(),
         fingerprint=None if found is None else fingerprints(found), policy=policy, made_by=made_by,
+        certificate=None if own is None else own[0], key=None if own is None else own[1],
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import grpc
 from cryptography import x509
@@ -150,7 +151,7 @@ class _Probe:
     def _connection(self) -> socket.socket:
         proxy = self._proxy
         what = self._way
-        runs = "the server runs" if proxy is None else "the proxy runs there (--proxy)"
+        runs = "the server runs" if proxy is None else "the proxy runs there (access.proxy)"
         try:
             if self._path is not None:
                 connection = socket.socket(socket.AF_UNIX)
@@ -190,7 +191,7 @@ class _Probe:
         words = head.split(b" ", 2)
         if not head.startswith(b"HTTP/1.") or len(words) < 2 or not words[1][:3].isdigit():
             raise UnreachableError(
-                "proxy", f"{proxy.place} is no HTTP proxy, or has closed the connection: check --proxy"
+                "proxy", f"{proxy.place} is no HTTP proxy, or has closed the connection: check access.proxy"
             )
         status = int(words[1][:3])
         if 200 <= status < 300:
@@ -215,8 +216,8 @@ class _Probe:
                 raise UnreachableError(
                     "TLS",
                     f"{self._address} speaks without TLS, and this site with it: serve with --tls-cert and "
-                    "--tls-key, or leave out --ca and --cert for a server of this machine, and give "
-                    "--insecure-plaintext for another",
+                    "--tls-key, or leave out access.ca and access.certificate for a server of this machine, "
+                    "and give --set access.plaintext=true for another",
                     usage=True,
                 ) from None
             raise self._refused(error) from None
@@ -246,13 +247,12 @@ class _Probe:
                 f"{credentials.authority} has no certificate that can be read ({_why(error)})"
             ) from None
         if credentials.certificate is not None and credentials.key is not None:
-            pem(credentials.certificate), pem(credentials.key)
             try:
-                context.load_cert_chain(credentials.certificate, credentials.key, password="")
+                _load_pair(context, credentials.certificate, credentials.key)
             except (ssl.SSLError, ValueError) as error:
                 raise UsageError(
-                    f"--cert {credentials.certificate}, --key {credentials.key}: they cannot be used "
-                    f"({_why(error)}); give a certificate and its own key, without a password"
+                    f"{credentials.shown} and its key cannot be used ({_why(error)}); give a certificate and "
+                    "its own key, without a password"
                 ) from None
         return context
 
@@ -276,7 +276,7 @@ class _Probe:
         if self._credentials.ca is None:
             what, todo = (
                 "is signed by no authority that this system trusts",
-                "give --ca FILE with its authority",
+                "give --set access.ca=FILE with its authority",
             )
         else:
             what = f"is not signed by the authority of {self._credentials.authority}"
@@ -293,15 +293,16 @@ class _Probe:
             after: Whether the handshake was done at this end: the server checks a site's certificate after.
         """
         certificate = self._credentials.certificate
-        if expired := _expired(certificate):
+        if expired := _expired(self._credentials):
             return UnreachableError("TLS", expired, usage=True)
         why = _why(error)
         if "alert" not in why and not (after and self._closes_after_handshake()):
             return UnreachableError("TLS", f"{self._address} has ended the connection during TLS ({why})")
         if certificate is None:
-            what = "takes no site without a certificate, and this site has none: give --cert and --key"
+            what = "takes no site without a certificate, and this site has none: give access.certificate and "
+            what += "access.key"
         else:
-            what = f"does not take the certificate {certificate}: have one signed by the server's --client-ca"
+            what = f"does not take {self._credentials.shown}: have one signed by the server's --client-ca"
         return UnreachableError("TLS", f"the server at {self._address} {what} ({why})", usage=True)
 
     def _closes_after_handshake(self) -> bool:
@@ -353,8 +354,8 @@ class _Probe:
         if not isinstance(connection, ssl.SSLSocket) and (answer[:1] == bytes([_ALERT]) or self._has_tls()):
             raise UnreachableError(
                 "TLS",
-                f"{self._address} speaks TLS, and this site does not: give --ca FILE with the authority of "
-                "the server's certificate, or a kit that has it, and no --insecure-plaintext",
+                f"{self._address} speaks TLS, and this site does not: give --set access.ca=FILE with the "
+                "authority of the server's certificate, or a kit that has it, and no access.plaintext",
                 usage=True,
             )
         if answer:
@@ -409,18 +410,31 @@ def _common_name(name: x509.Name) -> str:
     return name.rfc4514_string() or "somebody without a name"
 
 
-def _expired(certificate: Path | None) -> str:
+def _load_pair(context: ssl.SSLContext, certificate: Path | bytes, key: Path | bytes) -> None:
+    """Load a certificate and its key, which a context reads from files alone."""
+    with TemporaryDirectory() as folder:
+        files = []
+        for name, source in (("certificate", certificate), ("key", key)):
+            data, file = pem(source), source if isinstance(source, Path) else Path(folder) / name
+            if isinstance(source, bytes):
+                file.touch(mode=0o600)
+                file.write_bytes(data)
+            files.append(file)
+        context.load_cert_chain(files[0], files[1], password="")
+
+
+def _expired(credentials: SiteCredentials) -> str:
     """The problem with the dates of a site's certificate; "" means none."""
-    if certificate is None:
+    if credentials.certificate is None:
         return ""
     try:
-        site_certificate = x509.load_pem_x509_certificate(pem(certificate))
+        site_certificate = x509.load_pem_x509_certificate(pem(credentials.certificate))
     except ValueError:
         return ""
     if site_certificate.not_valid_before_utc <= datetime.now(UTC) <= site_certificate.not_valid_after_utc:
         return ""
     return (
-        f"--cert {certificate} is valid from {site_certificate.not_valid_before_utc:%Y-%m-%d} to "
+        f"{credentials.shown} is valid from {site_certificate.not_valid_before_utc:%Y-%m-%d} to "
         f"{site_certificate.not_valid_after_utc:%Y-%m-%d}, not now: ask for another, and check "
         "this machine's clock"
     )

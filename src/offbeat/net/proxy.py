@@ -32,7 +32,9 @@ class Proxy:
     password: str = field(default="", repr=False)
 
     @classmethod
-    def parse(cls, url: str, environ: Mapping[str, str] | None = None, option: str = "--proxy") -> "Proxy":
+    def parse(
+        cls, url: str, environ: Mapping[str, str] | None = None, option: str = "access.proxy"
+    ) -> "Proxy":
         """The proxy of a URL; a user without a password has that of `OFFBEAT_PROXY_PASSWORD`.
 
         Raises:
@@ -95,7 +97,7 @@ def proxy_for(address: str, option: str | None, environ: Mapping[str, str] | Non
     if socket_path(address) is not None:
         if option == ENVIRONMENT:
             return None
-        raise UsageError(f"--proxy has no use for {address}: leave it out with a Unix socket")
+        raise UsageError(f"access.proxy has no use for {address}: leave it out with a Unix socket")
     host = split(address)[0]
     if option != ENVIRONMENT:
         proxy = Proxy.parse(option, environ)
@@ -104,7 +106,9 @@ def proxy_for(address: str, option: str | None, environ: Mapping[str, str] | Non
         return None
     name = environment_name(environ)
     if name is None:
-        raise UsageError("--proxy env: the environment has no https_proxy; set it, or give the proxy's URL")
+        raise UsageError(
+            "access.proxy=env: the environment has no https_proxy; set it, or give the proxy's URL"
+        )
     return Proxy.parse(environ[name], environ, f"{name} in the environment")
 
 

@@ -13,12 +13,11 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import is_loopback, socket_path, split
 from offbeat.net.auth.certificate_dates import problem_with_dates
-from offbeat.net.auth.certificates import SERVER, check_usage
+from offbeat.net.auth.certificates import SERVER, check_pair, check_usage
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
 from offbeat.net.check import CheckResult, check_disk, check_loading
 from offbeat.net.grpc.server import check_free
@@ -155,12 +154,7 @@ def _is_specific(host: str) -> bool:
 
 def _key(certificate: Path, key: Path | None) -> str:
     assert key is not None
-    try:
-        private = load_pem_private_key(pem(key), password=None)
-    except (ValueError, TypeError):
-        raise UsageError(f"--tls-key {key} cannot be read: give a PEM key without a password") from None
-    if private.public_key() != _load(certificate, "--tls-cert").public_key():
-        raise UsageError(f"--tls-key {key} is not the key of {certificate}: give its own")
+    check_pair(f"--tls-cert {certificate}", pem(certificate), f"--tls-key {key}", pem(key))
     return f"{key} is the certificate's"
 
 

@@ -1,6 +1,7 @@
 """What a certificate says: what it is for, and whose it is."""
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from offbeat.core.errors import UsageError
@@ -34,6 +35,20 @@ def check_usage(option: str, certificate: bytes, usage: x509.ObjectIdentifier) -
             f"{option}: this certificate is {told}, not for {wanted}: have one signed whose extendedKeyUsage "
             f"has {name}, or that has none"
         )
+
+
+def check_pair(option: str, certificate: bytes, other: str, key: bytes) -> None:
+    """Check that a key (PEM) is a certificate's, and has no password. Raises `UsageError`."""
+    try:
+        public = x509.load_pem_x509_certificate(certificate).public_key()
+    except ValueError:
+        raise UsageError(f"{option} is no certificate: give one in PEM") from None
+    try:
+        private = load_pem_private_key(key, password=None)
+    except (ValueError, TypeError):
+        raise UsageError(f"{other} cannot be read: give a PEM key without a password") from None
+    if private.public_key() != public:
+        raise UsageError(f"{other} is not the key of {option}: give its own")
 
 
 def names_in(certificate: bytes) -> tuple[str, ...]:

@@ -92,21 +92,21 @@ class ServerCredentials:
 
 @dataclass(frozen=True, slots=True)
 class SiteCredentials:
-    """Credentials of a site, and those it requires of the server; the files are PEM.
+    """Credentials of a site, and those it requires of the server, as PEM.
 
-    `ca` signs the server's certificate, as a file or as bytes (None means the authorities that the system
-    trusts); `certificate` and `key` are the site's own, `token` is what `offbeat enrol` printed, `name` is
-    the site's own word, which counts where no proof is asked. `insecure_plaintext` allows no TLS beyond
-    loopback; on loopback TLS is used if `ca` or `certificate` is given. `renewal_key` is the site's key, with
-    which it stores a token that the server renews; empty means that it stores none. `process` tells
-    apart the processes that have the same credentials.
+    `ca` signs the server's certificate (None means the authorities that the system trusts); `certificate`
+    and `key` are the site's own. Each is a file, or the bytes of one, as in a kit. `token` is what
+    `offbeat enrol` printed, `name` is the site's own word, which counts where no proof is asked.
+    `insecure_plaintext` allows no TLS beyond loopback; on loopback TLS is used if `ca` or `certificate` is
+    given. `renewal_key` is the site's key, with which it stores a token that the server renews; empty means
+    that it stores none. `process` tells apart the processes that have the same credentials.
     """
 
     name: str | None = None
     token: str | None = field(default=None, repr=False)
     ca: Path | bytes | None = field(default=None, repr=False)
-    certificate: Path | None = None
-    key: Path | None = None
+    certificate: Path | bytes | None = field(default=None, repr=False)
+    key: Path | bytes | None = field(default=None, repr=False)
     insecure_plaintext: bool = False
     renewal_key: str = field(default="", repr=False)
     process: str = field(default_factory=lambda: token_hex(8), repr=False, compare=False)
@@ -155,17 +155,26 @@ class SiteCredentials:
     @property
     def authority(self) -> str:
         """The authority that the site trusts, in words."""
-        return "the site's kit" if isinstance(self.ca, bytes) else f"--ca {self.ca}"
+        return "the site's kit" if isinstance(self.ca, bytes) else f"access.ca = {self.ca}"
+
+    @property
+    def shown(self) -> str:
+        """The certificate that the site shows, in words."""
+        if isinstance(self.certificate, bytes):
+            return "the certificate in the site's kit"
+        return f"access.certificate = {self.certificate}"
 
 
-def pem(path: Path) -> bytes:
-    """A certificate or key file. Raises `UsageError` if there is none."""
+def pem(source: Path | bytes) -> bytes:
+    """A certificate or a key, of a file or as it is. Raises `UsageError` if there is none."""
+    if isinstance(source, bytes):
+        return source
     try:
-        data = read_bytes(path)
+        data = read_bytes(source)
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {reason_of(error)}") from None
+        raise UsageError(f"{source} cannot be read: {reason_of(error)}") from None
     if b"-----BEGIN " not in data:
-        raise UsageError(f"{path} is not a PEM file: it has no line with -----BEGIN")
+        raise UsageError(f"{source} is not a PEM file: it has no line with -----BEGIN")
     return data
 
 
@@ -175,11 +184,6 @@ def certificate_ends(path: Path) -> float | None:
         return ends_at(pem(path))
     except UsageError:
         return None
-
-
-def authorities(ca: Path | bytes) -> bytes:
-    """The certificates (PEM) of the authorities that a site trusts. Raises as `pem` does."""
-    return ca if isinstance(ca, bytes) else pem(ca)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +347,7 @@ def _refusal(reason: str) -> ProtocolError:
     return ProtocolError(reason, "credential")
 
 
-def _pair(one: str, first: Path | None, other: str, second: Path | None) -> None:
+def _pair(one: str, first: Path | bytes | None, other: str, second: Path | bytes | None) -> None:
     if (first is None) != (second is None):
         given, missing = (one, other) if second is None else (other, one)
         raise UsageError(f"{given} without {missing}: give both or neither")

@@ -25,7 +25,8 @@ from offbeat.net.transport import ChannelClosedError, ClientChannel
 
 log = logging.getLogger(__name__)
 _NOT_SHARED = (
-    "{}: leave keep_model (--keep-model) out, or have it served with share_model (--set server.share_model)"
+    "{}: leave keep_model (site.keep_model) out, or have it served with share_model (--set "
+    "server.share_model)"
 )
 
 

@@ -83,7 +83,7 @@ class Site:
             return cls(own_data(data, validation), model, allowed, None, device, policy)
         if data is not None or model is not None or validation:
             raise UsageError(
-                "a learner has its own data and model: leave data, model and validation (--validation) out"
+                "a learner has its own data and model: leave data, model and validation (site.validation) out"
             )
         if learner.clients != 1:
             raise UsageError(f"a site is one client: the learner has {learner.clients}")

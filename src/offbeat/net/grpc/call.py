@@ -9,7 +9,7 @@ from grpc import aio
 
 from offbeat.net.address import socket_path, split
 from offbeat.net.auth.certificates import SITE, check_usage
-from offbeat.net.auth.credentials import EXPIRES_KEY, SiteCredentials, authorities, pem
+from offbeat.net.auth.credentials import EXPIRES_KEY, SiteCredentials, pem
 from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, STATUS, VERSION, channel_options
 from offbeat.net.grpc.stream import Call
 from offbeat.net.proxy import Proxy
@@ -93,9 +93,9 @@ def open_channel(
         return aio.insecure_channel(address, options=options)
     certificate = None if credentials.certificate is None else pem(credentials.certificate)
     if certificate is not None:
-        check_usage(f"certificate = {credentials.certificate}", certificate, SITE)
+        check_usage(credentials.shown, certificate, SITE)
     tls = grpc.ssl_channel_credentials(
-        root_certificates=None if credentials.ca is None else authorities(credentials.ca),
+        root_certificates=None if credentials.ca is None else pem(credentials.ca),
         private_key=None if credentials.key is None else pem(credentials.key),
         certificate_chain=certificate,
     )
