@@ -181,6 +181,9 @@ class Coordinator:
         the server that was away.
         """
         now = self._clock(now)
+        # Time brings five things, in this order: helpers that are late, sites that are silent, tasks that are
+        # late, timers of the algorithm, and evaluations. Those of sites and the algorithm wait while the run
+        # waits for its helpers; the run's own end does not.
         if self.helpers is not None:
             self.helpers.tick(now)
         if self.driver.hold is None:

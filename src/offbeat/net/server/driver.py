@@ -197,6 +197,7 @@ class Driver:
             event: What happened.
             result: The update of an `Arrived`.
         """
+        # 1. The engine says what the algorithm commands. A version that the guard refuses is one more event.
         commands = self._advance(now, event, result)
         for skipped in list(self.tensors.skipped):
             told = {"version": skipped.version, "reason": skipped.reason}
@@ -208,6 +209,7 @@ class Driver:
         for task in self.tensors.condemned:
             log.warning("update dropped: it has turned out to be absurd", extra={"task": task})
         self.tensors.condemned.clear()
+        # 2. The sites are told, before anything is evaluated: a site trains while the server evaluates.
         for command in commands:
             self._tell(command)
         if isinstance(event, WantsModel):
@@ -216,8 +218,9 @@ class Driver:
         made = not (isinstance(event, Released) and event.reason)
         evaluate = self._experiment.evaluate
         if made and any(isinstance(c, Aggregate) and evaluate.after(c.version) for c in commands):
-            # The tasks are sent first, so that a site trains while it evaluates.
             self.evaluate(now)
+        # 3. What follows from the event: a rollback, a spent budget, the end of the run; or, where it has
+        #    begun a release that helpers unmask, nothing until its sum is there.
         if self.helpers is None or not self.tensors.release.waiting:
             self._settle(now)
         elif not isinstance(event, Released):

@@ -191,26 +191,15 @@ class MessageHandler:
 
     def _on_register(self, now: float, name: str, register: Register) -> None:
         info, driver = self._info, self._driver
-        try:
-            if driver.helpers is not None:
-                driver.helpers.check_site(name, register)
-            elif register.public_key:
-                raise InvalidUpdateError(
-                    SecureRefusal.NOT_A_HELPER.format(name=name, helpers="none"), "helper"
-                )
-            most, unit = self._options.max_samples, self._updates.samples_unit
-            check_register(register, info.classes, self._labels_needed, most, unit)
-            self._check_clients(name)
-        except InvalidUpdateError as error:
-            self.rejected[error.kind] += 1
-            # A site tells its numbers by class only to a server whose plan it knows.
-            if asks := str(error) == LABELS_NEEDED:
-                known = self._registry.sites.get(name)
-                client = len(self._registry.sites) if known is None else known.client
-                self._send(name, self.registered(name, client))
-            self._send(name, Rejected(str(error)))
-            if not asks:
-                driver.close(name, str(error))
+        # A site that registers is in one of these cases, of which the first that holds decides:
+        # 1. its data or numbers do not fit the run: it is refused, or asked for its numbers by class;
+        # 2. its privacy budget is spent: it is refused for good;
+        # 3. it has failed too often in a row: it may come back later;
+        # 4. the helpers of a secure run have put it aside: it is told why;
+        # 5. it is in the run with other data: it leaves first, and joins as a new one;
+        # 6. a release waits for its sum: it comes again, since its join would come before the version;
+        # 7. it takes part: it joins, or goes on where it was.
+        if not self._fits(name, register):
             return
         site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
         epoch = register.steps_per_epoch or steps_per_epoch(register.samples, info.batch_size, info.drop_last)
@@ -240,6 +229,32 @@ class MessageHandler:
             driver.disconnect(site, "sites are not heard while a release waits")
         else:
             self._take_part(now, site, register, epoch, changed=changed)
+
+    def _fits(self, name: str, register: Register) -> bool:
+        """Whether a site may be in this run by what it tells of its data; one that may not is told why."""
+        driver = self._driver
+        try:
+            if driver.helpers is not None:
+                driver.helpers.check_site(name, register)
+            elif register.public_key:
+                raise InvalidUpdateError(
+                    SecureRefusal.NOT_A_HELPER.format(name=name, helpers="none"), "helper"
+                )
+            most, unit = self._options.max_samples, self._updates.samples_unit
+            check_register(register, self._info.classes, self._labels_needed, most, unit)
+            self._check_clients(name)
+        except InvalidUpdateError as error:
+            self.rejected[error.kind] += 1
+            # A site tells its numbers by class only to a server whose plan it knows.
+            if asks := str(error) == LABELS_NEEDED:
+                known = self._registry.sites.get(name)
+                client = len(self._registry.sites) if known is None else known.client
+                self._send(name, self.registered(name, client))
+            self._send(name, Rejected(str(error)))
+            if not asks:
+                driver.close(name, str(error))
+            return False
+        return True
 
     def _take_part(
         self, now: float, site: SiteRecord, register: Register, epoch: int, *, changed: bool
