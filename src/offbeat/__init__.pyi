@@ -44,6 +44,7 @@ from offbeat.core.privacy.privacy_options import (
     Secure as Secure,
 )
 from offbeat.core.server import Server as Server
+from offbeat.core.wire_types import Wire as Wire
 from offbeat.core.staleness import age as age, constant as constant, hinge as hinge, polynomial as polynomial
 from offbeat.data import (
     Dataset as Dataset,

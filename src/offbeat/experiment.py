@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from offbeat.algorithms import recorded_name
 from offbeat.algorithms.privacy.private import (
@@ -13,6 +13,7 @@ from offbeat.algorithms.privacy.private import (
     with_privacy,
     without_privacy,
 )
+from offbeat.codec.rounded import Rounded
 from offbeat.core.algorithm import Algorithm, check_layout
 from offbeat.core.buffers import Finalizer, finalizer, unchanged
 from offbeat.core.differences import first_difference
@@ -31,6 +32,7 @@ from offbeat.core.release import Release
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.core.streams import check_seed
 from offbeat.core.validation import check_type
+from offbeat.core.wire_types import FLOAT32, Wire
 from offbeat.runs.extension import limits_meta
 from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord, read_run
@@ -57,6 +59,7 @@ class Experiment:
         evaluate: How often the global model is evaluated, and where.
         guard: Options of the guard against absurd updates. None means no guard.
         privacy: Noise, secure sums and their options. None means that each update is used as it is.
+        wire: The types of number in which models and updates travel.
         initial: The weights from which the run starts. None means the learner's own.
         label: Name of the run. None means the algorithm's name.
         recipe: The recipe of the run, which is written to the run's directory.
@@ -76,6 +79,7 @@ class Experiment:
     initial: Initial | None = None
     label: str | None = None
     recipe: Mapping[str, Any] | None = None
+    wire: Wire = FLOAT32
 
     def __post_init__(self) -> None:
         """Check the options that need no clients."""
@@ -92,10 +96,27 @@ class Experiment:
             "initial", self.initial, Initial | None,
             "a .safetensors file, the directory of a finished run, or a model",
         )  # fmt: skip
+        check_type("wire", self.wire, Wire, "Wire(down=…, up=…)")
         check_type("recipe", self.recipe, Mapping | None, "the mapping of a recipe")
         check_learner(self.learner)
+        if self.wire.up != "float32":
+            object.__setattr__(self, "algorithm", self._with_rounding(self.wire.up))
         object.__setattr__(self, "learner", _in_order_of(self.initial, self.learner))
         object.__setattr__(self, "seed", check_seed(self.seed))
+
+    def _with_rounding(self, to: Literal["bfloat16", "float16"]) -> Algorithm:
+        """The algorithm with the codec that rounds its updates."""
+        codec = Rounded(to=to)
+        if self.algorithm.codec not in (None, codec):
+            raise UsageError(
+                f"wire.up = {to}: {self.algorithm.name} has the codec {self.algorithm.codec.kind} for its "
+                "updates; leave one of the two out"
+            )
+        if self.privacy is not None:
+            raise UsageError(
+                f"wire.up = {to} does not go with privacy, which sums updates as whole numbers: leave it out"
+            )
+        return replace(self.algorithm, codec=codec)
 
     @property
     def name(self) -> str:
@@ -189,7 +210,9 @@ class PreparedRun:
             device: Where its versions are, and all that is made of them.
         """
         first = self.initial.to(device)
-        model = GlobalModel(self.algorithm, first, train_root=self.train_root, release=release)
+        model = GlobalModel(
+            self.algorithm, first, train_root=self.train_root, release=release, down=self.experiment.wire.down
+        )
         if self.guard is not None:
             model.set_guard(self.guard, self.clients)
         return model
@@ -201,10 +224,10 @@ class PreparedRun:
             record: Takes the journal's rows.
             tensors: What `global_model` has made.
         """
-        schedule, experiment = self.algorithm.schedule, self.experiment
+        experiment, layout, wire = self.experiment, tensors.model.layout, self.experiment.wire
         return Engine(
-            schedule, experiment.seed, record, tensors, tensors.model.layout.nbytes, experiment.until,
-            ledger_of(self.release_plan),
+            self.algorithm.schedule, experiment.seed, record, tensors, wire.model_bytes(layout),
+            wire.update_bytes(layout), experiment.until, ledger_of(self.release_plan),
         )  # fmt: skip
 
     @property
@@ -221,6 +244,9 @@ class PreparedRun:
     def described(self) -> dict[str, Any]:
         """The algorithm as a run's directory records it."""
         plain = without_privacy(self.algorithm)
+        if self.experiment.wire.up != "float32":
+            # The codec is that of the entry "wire".
+            plain = replace(plain, codec=None)
         return {"name": recorded_name(plain), **plain.hyperparameters}
 
     @property
@@ -246,6 +272,7 @@ class PreparedRun:
             **limits_meta(self.experiment.until, self.experiment.recipe),
             "initial": self.initial.digest(),
             "guard": self.described_guard,
+            "wire": asdict(self.experiment.wire),
             "higher_is_better": dict(self.higher_is_better),
             **({"privacy": self.privacy} if self.release_plan is not None else {}),
         }
@@ -263,7 +290,7 @@ class PreparedRun:
         """
         check_entry(record, "algorithm", self.described)
         check_entry(record, "privacy", self.privacy)
-        entries = {"guard": self.described_guard, **driven}
+        entries = {"guard": self.described_guard, "wire": asdict(self.experiment.wire), **driven}
         # The learner comes last, since names of its functions may differ where nothing else does.
         for what in sorted(entries, key=lambda what: what == "learner"):
             now = entries[what]

@@ -4,10 +4,11 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from offbeat.codec import Codec, Identity, Qsgd, SparseQuantised, TopK
+from offbeat.codec import Codec, Identity, Qsgd, Rounded, SparseQuantised, TopK
 
 CODECS: list[Codec] = [
     Identity(),
+    Rounded(),
     SparseQuantised(),
     SparseQuantised(levels=1),
     SparseQuantised(levels=300, fraction=0.3, unbiased=True),

@@ -20,7 +20,7 @@ def engine(
     algorithm: ob.Algorithm, rows: list[Row], until: ob.Until = NO_LIMIT
 ) -> tuple[Engine, GlobalModel]:
     tensors = GlobalModel(algorithm, ob.Model.empty(ob.Layout.flat(2)))
-    return Engine(algorithm.schedule, 0, rows.append, tensors, BYTES, until), tensors
+    return Engine(algorithm.schedule, 0, rows.append, tensors, BYTES, BYTES, until), tensors
 
 
 def update(*delta: float, **metrics: float) -> LocalResult:

@@ -32,28 +32,27 @@ class Relay:
         assert task is not None
         self.serving.add(task)
         self.connections += 1
+        ends, copies = [writer], list[asyncio.Task[None]]()
         try:
             theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
-        except OSError:
-            writer.transport.abort()
-            writer.close()
-            self.serving.discard(task)
-            return
-        copies = [
-            asyncio.create_task(self._copy(reader, ours, self._most(self.up))),
-            asyncio.create_task(self._copy(theirs, writer, self._most(self.down))),
-        ]
-        with suppress(asyncio.CancelledError):
+            ends.append(ours)
+            copies = [
+                asyncio.create_task(self._copy(reader, ours, self._most(self.up))),
+                asyncio.create_task(self._copy(theirs, writer, self._most(self.down))),
+            ]
             await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
-        for copy in copies:
-            copy.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*copies, return_exceptions=True)
-        for end in (writer, ours):
-            end.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
-            end.transport.abort()
-            end.close()
-        self.serving.discard(task)
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            for copy in copies:
+                copy.cancel()
+            for end in ends:
+                end.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
+                end.transport.abort()
+                end.close()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*copies, return_exceptions=True)
+            self.serving.discard(task)
 
     def _most(self, most: int | None) -> int | None:
         if most is None or self.seed is None:
@@ -92,7 +91,10 @@ async def relay(
         yield relay
     finally:
         server.close()
-        for task in relay.serving:
+        serving = list(relay.serving)
+        for task in serving:
             task.cancel()
-        await asyncio.gather(*relay.serving, return_exceptions=True)
+        await asyncio.gather(*serving, return_exceptions=True)
         await server.wait_closed()
+        # Transports that were aborted close their sockets in the next turn of the loop.
+        await asyncio.sleep(0)

@@ -340,3 +340,23 @@ def test_killed_at_random_moments(name: str, kills: int, tmp_path: Path) -> None
     database = sqlite3.connect(directory / "run.db")
     assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     database.close()
+
+
+@pytest.mark.parametrize("name", ["fedasync", "fedasmu"])
+def test_rounding_on_the_wire_outlives_interruptions(
+    name: str, learner: ob.TorchLearner, tmp_path: Path
+) -> None:
+    wire, world = ob.Wire(down="bfloat16", up="float16"), WORLDS["hard"]
+    whole = ob.simulate(make(name), world, learner, seed=4, until=UNTIL, out=tmp_path / "whole", wire=wire)
+    plain = ob.simulate(make(name), world, learner, seed=4, until=UNTIL)
+    assert outcome(whole) != outcome(plain)
+    broken = tmp_path / "broken"
+    trained = [e["task"] for e in whole.entries("arrived")]
+    begin(broken, make(name), Interrupting(learner, [trained[22]]), world, wire=wire)
+    with pytest.raises(
+        ob.RunError, match="was started with another wire: down was 'bfloat16', now it is 'float32'"
+    ):
+        ob.resume(broken, make(name), world, learner, until=UNTIL)
+    resumed = ob.resume(broken, make(name), world, learner, until=UNTIL, wire=wire)
+    assert outcome(resumed) == outcome(whole)
+    assert on_disk(broken) == on_disk(tmp_path / "whole")

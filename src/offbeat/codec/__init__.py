@@ -10,12 +10,13 @@ from pydantic import Field
 from offbeat.codec.budget import bits_needed, largest_r
 from offbeat.codec.identity import Identity
 from offbeat.codec.qsgd import Qsgd
+from offbeat.codec.rounded import Rounded
 from offbeat.codec.sparse_quantised import SparseQuantised
 from offbeat.codec.top_k import TopK
 from offbeat.core.codec import Codec, PayloadError
 from offbeat.lazy import listing
 
-AnyCodec = Identity | SparseQuantised | TopK | Qsgd
+AnyCodec = Identity | Rounded | SparseQuantised | TopK | Qsgd
 CodecSpec = Annotated[
     AnyCodec,
     Field(discriminator="kind", description="how updates are compressed, such as {kind: sparse_quantised}"),
@@ -28,6 +29,7 @@ __all__ = [
     "Identity",
     "PayloadError",
     "Qsgd",
+    "Rounded",
     "SparseQuantised",
     "TopK",
     "bits_needed",

@@ -86,7 +86,8 @@ class Engine:
         seed: The run's seed.
         record: Takes each journal row, in order.
         tensors: The global model and what is held around it; None means no tensor is touched.
-        model_bytes: Bytes of one model or one update as they are sent, for the counters.
+        model_bytes: Bytes of one model as it is sent, for the counters.
+        update_bytes: Bytes of one update as it is sent, where the client does not tell them.
         until: The run's limits.
         ledger: What clients have spent of their privacy budget. None means that no noise is added.
 
@@ -106,6 +107,7 @@ class Engine:
         record: Callable[[Row], None],
         tensors: GlobalModel | None = None,
         model_bytes: int = 0,
+        update_bytes: int = 0,
         until: Until = Until(),
         ledger: PrivacyLedger | None = None,
     ) -> None:
@@ -116,7 +118,7 @@ class Engine:
         self.bits_up = 0
         self.failed = 0
         self.exhausted: ClientId | None = None
-        self._model_bytes, self._model_bits = model_bytes, 8 * model_bytes
+        self._model_bytes, self._update_bits = model_bytes, 8 * update_bytes
 
     def apply(self, now: float, event: Event, result: LocalResult | None = None) -> list[Command]:
         """Apply one event.
@@ -150,7 +152,7 @@ class Engine:
         if type(event) is Arrived:
             assert task is not None
             self.staleness_sum += task.staleness
-            self.bits_up += int(event.metrics.get("bits", self._model_bits))
+            self.bits_up += int(event.metrics.get("bits", self._update_bits))
             if tensors is not None:
                 assert result is not None
                 tensors.arrive(task, result)

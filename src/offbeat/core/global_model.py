@@ -25,6 +25,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.release import EachUpdate, Release
 from offbeat.core.root import ROOT_UPDATE, TrainRoot
 from offbeat.core.schedule import Task
+from offbeat.core.wire_types import NumberType
 
 
 class GlobalModel:
@@ -36,6 +37,7 @@ class GlobalModel:
         version: Its version.
         train_root: Makes the server's own update. None where the aggregator needs none.
         release: How versions follow from their updates. None means from each update by itself.
+        down: Type of number in which versions are sent to clients.
 
     Attributes:
         release: As given.
@@ -55,13 +57,16 @@ class GlobalModel:
         version: Version = 0,
         train_root: TrainRoot | None = None,
         release: Release | None = None,
+        down: NumberType = "float32",
     ) -> None:
         check_layout(algorithm, model.layout)
         self._algorithm, self._train_root = algorithm, train_root
         self._root_training = algorithm.aggregator.root_training
         self.release: Release = release or EachUpdate()
         self.model = model.sharing(algorithm.objective.shared_vectors)
-        self.version = version
+        self.version, self._down = version, down
+        # The current version, and what clients are sent of it.
+        self._sent = self.model, self.as_sent(self.model)
         # The version from which each task trains that is in training, or may be brought back.
         self.bases: dict[TaskId, tuple[Version, Model]] = {}
         # The version that a task in training was sent in mid-task.
@@ -134,15 +139,26 @@ class GlobalModel:
             return None
         return RolledBack(self.good.version, f"version {self.version} is poisoned: {reason}")
 
+    @property
+    def sent(self) -> Model:
+        """The current version as clients are sent it."""
+        if self._sent[0] is not self.model:
+            self._sent = self.model, self.as_sent(self.model)
+        return self._sent[1]
+
+    def as_sent(self, model: Model) -> Model:
+        """A version as clients are sent it."""
+        return model.rounded(self._down)
+
     def dispatch(self, task: TaskId) -> Model:
         """Start a task from the current version, which is held until the task ends."""
-        self.bases[task] = (self.version, self.model)
-        return self.model
+        self.bases[task] = (self.version, self.sent)
+        return self.sent
 
     def send(self, task: TaskId) -> Model:
         """Send a task the current version to merge, which is held until its update is used."""
-        self.fresh[task] = (self.version, self.model)
-        return self.model
+        self.fresh[task] = (self.version, self.sent)
+        return self.sent
 
     def arrive(self, task: Task, result: LocalResult) -> None:
         """Hold a task's update, unless it is `DAMAGED`: then its task is aggregated without it."""
@@ -261,7 +277,8 @@ class GlobalModel:
         assert self.good is not None
         assert self.good.version == event.to
         # A version that tasks train from is one object: arithmetic skips what starts at the model itself.
-        alive = {**self.versions(), self.version: self.model}.get(event.to)
+        sent = self.versions() if self._down == "float32" else {}
+        alive = {**sent, self.version: self.model}.get(event.to)
         self.model, self.version = alive or self.good.load(), version
         for memory in (self.memory, *self.step_memories):
             memory.clear()

@@ -113,7 +113,11 @@ class Layout:
     @property
     def nbytes(self) -> int:
         """Bytes of a model of this layout in memory and, uncompressed, on the wire."""
-        return 4 * (self.values + self.shared) + 8 * self.integers
+        return self.bytes_as(4)
+
+    def bytes_as(self, width: int) -> int:
+        """Bytes of a model whose values have so many bytes each."""
+        return width * self.values + 4 * self.shared + 8 * self.integers
 
     def with_aliases(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors by name, each under its further names too, with memory of its own."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from offbeat.core.errors import UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.module_tensors import ModuleTensors, PlainNames
+from offbeat.core.wire_types import NumberType, rounded
 
 Tensors = dict[str, Tensor]
 """Named tensors: the memory of a part, the state of a client. Saved and restored with a run."""
@@ -40,12 +41,14 @@ class Model(msgspec.Struct, frozen=True):
             on the device where a simulation trains.
         integers: Integer buffers, int64 [integers].
         shared: Vector that travels with the model, float32 [shared].
+        number: Type of number that its values are, and in which they travel.
     """
 
     layout: Layout
     values: Tensor
     integers: Tensor
     shared: Tensor = msgspec.field(default_factory=lambda: torch.zeros(0))
+    number: NumberType = "float32"
 
     def __repr__(self) -> str:
         """The model in a line, without its tensors."""
@@ -92,7 +95,18 @@ class Model(msgspec.Struct, frozen=True):
         """This model with its vectors on a device; itself, where they are there."""
         if self.values.device == torch.device(device):
             return self
-        return Model(self.layout, self.values.to(device), self.integers.to(device), self.shared.to(device))
+        values, integers, shared = (v.to(device) for v in (self.values, self.integers, self.shared))
+        return Model(self.layout, values, integers, shared, self.number)
+
+    def rounded(self, to: NumberType) -> "Model":
+        """This model with values of another type of number; itself, where they have it.
+
+        Raises:
+            RunError: A finite value is too large for the type.
+        """
+        if to == self.number:
+            return self
+        return Model(self.layout, rounded(self.values, self.layout, to), self.integers, self.shared, to)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The tensors by name, with their shapes and dtypes, as `nn.Module.load_state_dict` takes them.

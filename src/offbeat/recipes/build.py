@@ -169,7 +169,7 @@ def make_experiment(
     called = label or str(recipe.algorithm.get("label", algorithm.name))
     return Experiment(
         algorithm, learner, recipe.seed, recipe.until, recipe.evaluate, recipe.guard, recipe.privacy,
-        recipe.initial, called, document_of(recipe),
+        recipe.initial, called, document_of(recipe), recipe.wire,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from offbeat.core.privacy.privacy_options import Privacy
 from offbeat.core.streams import check_seed
 from offbeat.core.types import NUMBER, Count, Finite
 from offbeat.core.validation import checked_dataclass
+from offbeat.core.wire_types import FLOAT32, Wire
 from offbeat.data.datasets_by_name import DATASETS, dataset_options
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.training import Training
@@ -161,6 +162,7 @@ class Recipe(Section):
             the name under `name`. Its other changes of the recipe, by dotted key, are under `set`.
         guard: Options of the guard, which refuses updates of absurd size; "off" means no guard.
         privacy: Noise, secure sums and their options. None means that each update is used as it is.
+        wire: The types of number in which models (`down`) and updates (`up`) travel, such as bf16.
         until: Limits of a run.
         evaluate: How often the global model is evaluated.
         callbacks: Objects that are called during a run: names, the user's "module:function", or mappings
@@ -198,6 +200,7 @@ class Recipe(Section):
     algorithms: Annotated[dict[str, dict[str, Any]], BeforeValidator(_with_defaults)] = {}
     guard: Annotated[Guard | None, BeforeValidator(lambda given: None if given in OFF else given)] = Guard()
     privacy: Privacy | None = None
+    wire: Wire = FLOAT32
     until: Until
     evaluate: Every = Every(versions=1)
     callbacks: tuple[str | dict[str, Any], ...] = ()

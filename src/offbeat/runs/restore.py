@@ -61,11 +61,12 @@ def restore_model(
     tensors.release.memory.update(_under(state, "noise."))
     if tensors.guard is not None and checkpoint.guard is not None:
         tensors.guard.restore(checkpoint.guard)
-    versions = {server.version: tensors.model}
+    versions = {server.version: tensors.sent}
 
     def base(version: int) -> Model:
         if version not in versions:
-            versions[version] = read_version(layout, directory, version).to(device)
+            # What clients were sent is in the file; rounded again, it is the same.
+            versions[version] = tensors.as_sent(read_version(layout, directory, version).to(device))
         return versions[version]
 
     tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}

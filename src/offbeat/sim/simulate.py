@@ -11,6 +11,7 @@ from offbeat.core.labels import check_label
 from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
 from offbeat.core.privacy.privacy_options import Privacy
+from offbeat.core.wire_types import FLOAT32, Wire
 from offbeat.experiment import EACH_VERSION, ENDS, NEVER, Experiment
 from offbeat.runs.extension import recorded_until
 from offbeat.runs.initial import Initial
@@ -43,6 +44,7 @@ def simulate(
     initial: Initial | None = None,
     guard: Guard | None = Guard(),
     privacy: Privacy | None = None,
+    wire: Wire = FLOAT32,
     callbacks: Sequence[Callback] = (),
     keep_checkpoint: bool = True,
 ) -> Run:
@@ -71,6 +73,7 @@ def simulate(
             or a model. None means the learner's own.
         guard: Options of the guard, which refuses updates of absurd size. None means no guard.
         privacy: Options of noise and secure aggregation. None means that each update is used as it is.
+        wire: The types of number in which models and updates travel.
         callbacks: Objects that are called during the run, in this order.
         keep_checkpoint: Whether the directory keeps a checkpoint of the run's end, from which `resume` can
             continue under other limits. It contains one model, and one more for each version from which a
@@ -89,7 +92,7 @@ def simulate(
     execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
         algorithm, learner, seed, until, NEVER if evaluate is None else evaluate, guard, privacy, initial,
-        label, recipe,
+        label, recipe, wire,
     )  # fmt: skip
     return simulate_experiment(experiment, world, execution, out=out, watch=watch, callbacks=callbacks)
 
@@ -110,6 +113,7 @@ def resume(
     initial: Initial | None = None,
     guard: Guard | None = Guard(),
     privacy: Privacy | None = None,
+    wire: Wire = FLOAT32,
     callbacks: Sequence[Callback] | None = None,
     keep_checkpoint: bool = True,
 ) -> Run:
@@ -134,6 +138,7 @@ def resume(
         initial: The weights that the run started from.
         guard: The guard that the run was started with.
         privacy: The options of privacy that the run was started with.
+        wire: The types of number that the run was started with.
         callbacks: Objects that are called while the run continues. They are not called if it does not
             continue. None means none, and the log says which ones the run had.
         keep_checkpoint: As for `simulate`.
@@ -151,5 +156,6 @@ def resume(
     experiment = Experiment(
         algorithm, learner, until=recorded_until(read_run(directory)) if until is None else until,
         evaluate=NEVER if evaluate is None else evaluate, guard=guard, privacy=privacy, initial=initial,
+        wire=wire,
     )  # fmt: skip
     return resume_experiment(directory, experiment, world, execution, watch=watch, callbacks=callbacks)

@@ -62,7 +62,7 @@ class Simulation:
 
     def __init__(self, run: SimulatedRun, backend: LiveBackend, recorder: Recorder) -> None:
         schedule, requires, experiment = run.algorithm.schedule, run.algorithm.requires, run.experiment
-        seed, model_bytes = experiment.seed, backend.tensors.model.layout.nbytes
+        seed, layout = experiment.seed, backend.tensors.model.layout
         self.engine = run.prepared.engine(recorder.row, backend.tensors)
         self.server = self.engine.server
         self._labels = Feature.LABELS in requires
@@ -79,7 +79,8 @@ class Simulation:
         self._measurements = 0
         self._population, self._learner = run.population, run.learner
         self._run = run
-        self._model_bits, self._seed = 8 * model_bytes, seed
+        self._seed, wire = seed, experiment.wire
+        self._bits = 8 * wire.model_bytes(layout), 8 * wire.update_bytes(layout)
         self._queue = EventQueue(schedule.resolution)
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
         self._backend: Backend = backend
@@ -252,7 +253,7 @@ class Simulation:
     # ---- commands ----
 
     def _train(self, command: Train) -> None:
-        outcome = self._population.task(command.client, self._model_bits)
+        outcome = self._population.task(command.client, *self._bits)
         self.tasks[command.task] = task = SimulatedTask(command, self.now, outcome, command.steps)
         self._go_on(task)
 

@@ -87,8 +87,8 @@ class Population:
         self._drops_out = world.availability.dropout != 0
         self._free = world.network.free
 
-    def task(self, client: int, bits: int) -> TaskOutcome:
-        """Draw a client's next task; `bits` is the size of a model, and of an update."""
+    def task(self, client: int, model_bits: int, update_bits: int | None = None) -> TaskOutcome:
+        """Draw a client's next task. The size of its update may be None: that of its model."""
         traits = self._known.get(client)
         if traits is None:
             traits = self._known[client] = self._draw_client(client)
@@ -101,8 +101,9 @@ class Population:
         lost = self._lost(client, number) if self._drops_out else 1.0
         if self._free:
             return TaskOutcome(per_step, lost=lost)
-        down = traits.latency + (bits / traits.down if traits.down else 0.0)
-        up = traits.latency + (bits / traits.up if traits.up else 0.0)
+        sent = model_bits if update_bits is None else update_bits
+        down = traits.latency + (model_bits / traits.down if traits.down else 0.0)
+        up = traits.latency + (sent / traits.up if traits.up else 0.0)
         if (delay := self._world.network.delay) is not None:
             up += delay.draw(self._streams.at(Purpose.NETWORK, client, number + 1))
         return TaskOutcome(per_step, down, up, traits.latency, lost)

@@ -92,7 +92,7 @@ def test_what_sites_and_helpers_say_arrives() -> None:
 )
 def test_what_a_site_may_not_say(envelope: pb.Envelope, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    monkeypatch.setattr("offbeat.net.wire.reader.allocate", lambda part, size: taken.append(size))
+    monkeypatch.setattr("offbeat.net.wire.reader.allocate", lambda part: taken.append(part.bytes))
     reader: MessageReader[Any] = MessageReader("site", Limits(layout=Layout.flat(SIZE)), registered=True)
     with pytest.raises(ProtocolError, match=why):
         reader.feed(pb.Frame(envelopes=[envelope]).SerializeToString())

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.layout import Entry, Layout
+from offbeat.core.wire_types import NumberType
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.limits import Limits
@@ -21,8 +22,15 @@ TYPES: Mapping[pb.Part.Kind, pb.Part.Type] = {
     VALUES: pb.Part.FLOAT32, SHARED: pb.Part.FLOAT32, DELTA: pb.Part.FLOAT32, INTEGERS: pb.Part.INT64,
     PAYLOAD: pb.Part.BYTES, MASKED: pb.Part.UINT32, SUM: pb.Part.UINT32,
 }  # fmt: skip
-"""The types of the parts' values."""
-_WIDTH: dict[int, int] = {VALUES: 4, INTEGERS: 8, SHARED: 4, DELTA: 4, PAYLOAD: 1, MASKED: 4, SUM: 4}
+"""The types of the parts' values. A model's values may have other ones."""
+NUMBERS: Mapping[NumberType, pb.Part.Type] = {
+    "float32": pb.Part.FLOAT32, "float16": pb.Part.FLOAT16, "bfloat16": pb.Part.BFLOAT16,
+}  # fmt: skip
+"""The types of a model's values."""
+_DTYPES = {
+    pb.Part.FLOAT32: torch.float32, pb.Part.FLOAT16: torch.float16, pb.Part.BFLOAT16: torch.bfloat16,
+    pb.Part.INT64: torch.int64, pb.Part.UINT32: torch.int32, pb.Part.BYTES: torch.uint8,
+}  # fmt: skip
 _ALONE = ([MASKED], [SUM])
 _BODIES = {
     "update_submission": ([DELTA], [PAYLOAD], [MASKED]),
@@ -45,52 +53,55 @@ Bodies = Mapping[int, Tensor | bytearray]
 """The tensors and the payload of a body, by kind of part."""
 
 
-def announced(kind: str, parts: Sequence[pb.Part], layout: Layout | None, limits: Limits) -> dict[int, int]:
-    """The sizes in bytes of the parts that are to follow, in order, within the layout and the limits.
+def announced(
+    kind: str, parts: Sequence[pb.Part], layout: Layout | None, limits: Limits
+) -> dict[int, pb.Part]:
+    """The parts that are to follow, in order, within the layout and the limits.
 
     Raises `ProtocolError`; nothing has been allocated then.
     """
-    sizes: dict[int, int] = {part.kind: part.bytes for part in parts}
-    if len(sizes) < len(parts):
+    found: dict[int, pb.Part] = {part.kind: part for part in parts}
+    if len(found) < len(parts):
         raise ProtocolError(f"{kind} has two parts of one kind", "size")
     for part in parts:
-        if part.kind in TYPES and part.type != TYPES[part.kind]:
+        allowed = NUMBERS.values() if part.kind == VALUES else (TYPES.get(part.kind, part.type),)
+        if part.type not in allowed:
             raise ProtocolError(
                 f"{kind} has {_name(part.kind)} of type {part.type}: it must be {TYPES[part.kind]}"
             )
-    if not sizes and kind not in ("update_submission", "task_assignment", "evaluation_request"):
+    if not found and kind not in ("update_submission", "task_assignment", "evaluation_request"):
         return {}
     if kind not in _BODIES:
         raise ProtocolError(f"{kind} has a body, which only {', '.join(_BODIES)} may have", "size")
-    if (total := sum(sizes.values())) > limits.body:
+    if (total := sum(part.bytes for part in parts)) > limits.body:
         raise ProtocolError(f"{kind} announces {total} bytes: at most {limits.body} are allowed", "size")
-    order = list(sizes)
+    order = list(found)
     rest = [[]] if order[:1] in _ALONE else [[INTEGERS], [INTEGERS, SHARED]]
     if order[:1] not in _BODIES[kind] or order[1:] not in rest:
         raise ProtocolError(f"{kind} announces parts {order}: see the protocol for what it must have", "size")
-    if any(size % _WIDTH[part] for part, size in sizes.items()):
+    if any(part.bytes % _DTYPES[part.type].itemsize for part in parts):
         raise ProtocolError(f"{kind} announces a part that is not a whole number of values", "size")
     if layout is not None:
-        _fits(sizes, kind, layout, limits)
-    return sizes
+        _fits(found, kind, layout, limits)
+    return found
 
 
-def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -> None:
+def _fits(parts: Mapping[int, pb.Part], kind: str, layout: Layout, limits: Limits) -> None:
     values, shared = layout.values, layout.shared
     wanted: dict[int, int] = {
         VALUES: values, DELTA: values, INTEGERS: layout.integers, SHARED: shared,
         MASKED: layout.parameters, SUM: layout.parameters,
     }  # fmt: skip
-    if kind not in ("update_submission", "unmask_share") and (SHARED in sizes) != bool(shared):
+    if kind not in ("update_submission", "unmask_share") and (SHARED in parts) != bool(shared):
         raise ProtocolError(f"{kind} and its layout differ in whether a shared vector travels", "layout")
-    for part, size in sizes.items():
+    for part, told in parts.items():
         if part == PAYLOAD:
             most = min(limits.payload, 8 * values + 4096)
-            if size > most:
-                what = f"{kind} announces a {_name(part)} of {size} bytes"
+            if told.bytes > most:
+                what = f"{kind} announces a {_name(part)} of {told.bytes} bytes"
                 raise ProtocolError(f"{what}: at most {most} fit", "layout")
-        elif size != (has := wanted[part] * _WIDTH[part]):
-            what = f"{kind} has {size} bytes of {_name(part)}"
+        elif told.bytes != (has := wanted[part] * _DTYPES[told.type].itemsize):
+            what = f"{kind} has {told.bytes} bytes of {_name(part)}"
             raise ProtocolError(f"{what}: the model has {has}", "layout")
 
 
@@ -98,12 +109,14 @@ def _name(part: int) -> str:
     return pb.Part.Kind.Name(pb.Part.Kind.ValueType(part)).lower()
 
 
-def allocate(part: int, size: int) -> Tensor | bytearray:
+def allocate(part: pb.Part) -> Tensor | bytearray:
     """Memory for a part of a body."""
-    if part == PAYLOAD:
-        return bytearray(size)
-    dtype = torch.int64 if part == INTEGERS else torch.int32 if part in (MASKED, SUM) else torch.float32
-    return POOL.vector(size // dtype.itemsize, dtype)
+    dtype = _DTYPES[part.type]
+    if dtype is torch.uint8:
+        return bytearray(part.bytes)
+    size = part.bytes // dtype.itemsize
+    # NumPy, of which the pool's memory is, has no bfloat16.
+    return POOL.vector(size, torch.int16).view(dtype) if dtype.itemsize == 2 else POOL.vector(size, dtype)
 
 
 def read_layout(message: pb.Layout, limits: Limits) -> Layout:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic, Literal, TypeVar, cast
 
-import numpy as np
+import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
@@ -129,21 +129,22 @@ class MessageReader(Generic[M]):
         has_layout = kind in _WITH_MODEL and getattr(envelope, kind).HasField("layout")
         layout = read_layout(getattr(envelope, kind).layout, self._limits) if has_layout else None
         fields = read_fields(envelope, kind)
-        sizes = announced(kind, envelope.body.parts, layout or self._layout, self._limits)
-        if sizes and self._body is not None:
+        parts = announced(kind, envelope.body.parts, layout or self._layout, self._limits)
+        if parts and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.body.kind}", "frame")
-        if sizes and kind not in ("update_submission", "unmask_share"):
+        if parts and kind not in ("update_submission", "unmask_share"):
             self._layout = layout or self._layout
             if self._layout is None:
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
-        bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
+        bodies = {kind: allocate(part) for kind, part in parts.items()}
+        total = sum(part.bytes for part in parts.values())
         message = partial(deserialize, kind, fields, self._layout, bodies)
         if not total:
             read.messages.append((cast(M, message()), total))
             return
-        views = [_writable(bodies[part]) for part, size in sizes.items() if size]
-        parts = tuple((part.kind, part.type, part.bytes) for part in envelope.body.parts)
-        read.announced = IncomingBody(kind, parts, views)
+        views = [_writable(bodies[kind]) for kind, part in parts.items() if part.bytes]
+        told = tuple((part.kind, part.type, part.bytes) for part in parts.values())
+        read.announced = IncomingBody(kind, told, views)
         self._body = _UnderWay(envelope, read.announced, message)
         if envelope.body.offset:
             if envelope.body.offset >= total:
@@ -181,7 +182,8 @@ class MessageReader(Generic[M]):
 def _writable(vector: Tensor | bytearray) -> memoryview:
     if isinstance(vector, bytearray):
         return memoryview(vector)
-    return vector.numpy().view(np.uint8).data
+    # NumPy has no bfloat16.
+    return vector.view(torch.uint8).numpy().data
 
 
 # ---- frames ----

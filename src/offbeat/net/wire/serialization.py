@@ -22,10 +22,22 @@ from torch import Tensor
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
+from offbeat.core.wire_types import DTYPES
 from offbeat.net.messages import Message, UpdateSubmission, shorten
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.bodies import DELTA, INTEGERS, MASKED, PAYLOAD, SHARED, SUM, TYPES, VALUES, Bodies
+from offbeat.net.wire.bodies import (
+    DELTA,
+    INTEGERS,
+    MASKED,
+    NUMBERS,
+    PAYLOAD,
+    SHARED,
+    SUM,
+    TYPES,
+    VALUES,
+    Bodies,
+)
 from offbeat.net.wire.fields import MESSAGES, fields_of, optional
 from offbeat.secure.bounds import LONGEST_REASON
 from offbeat.secure.messages import UnmaskShare
@@ -60,7 +72,11 @@ def serialize(message: Message, peer_layout: Layout | None = None) -> OutgoingMe
     if model is not None and model.layout != peer_layout:
         content.layout.CopyFrom(_layout(model.layout))
     parts = _parts(message if isinstance(message, UpdateSubmission | UnmaskShare) else model)
-    sizes = [pb.Part(kind=part, type=TYPES[part], bytes=len(octets)) for part, octets in parts]
+    number = None if model is None else NUMBERS[model.number]
+    sizes = [
+        pb.Part(kind=part, type=number if part == VALUES else TYPES[part], bytes=len(octets))
+        for part, octets in parts
+    ]
     envelope = pb.Envelope(**{kind: content}, body=pb.Body(parts=sizes) if parts else None)
     return OutgoingMessage(envelope, tuple(octets for _, octets in parts))
 
@@ -107,7 +123,8 @@ def _parts(source: UpdateSubmission | UnmaskShare | Model | None) -> list[tuple[
         assert isinstance(source.delta, Tensor)
         return [(MASKED, octets(source.delta))]
     if isinstance(source, Model):
-        first, shared = (VALUES, octets(source.values)), source.shared if source.layout.shared else None
+        values = source.values.to(DTYPES[source.number])
+        first, shared = (VALUES, octets(values)), source.shared if source.layout.shared else None
     elif isinstance(source.delta, bytes):
         first, shared = (PAYLOAD, memoryview(source.delta)), source.shared
     else:
@@ -117,14 +134,14 @@ def _parts(source: UpdateSubmission | UnmaskShare | Model | None) -> list[tuple[
 
 
 def octets(tensor: Tensor) -> memoryview:
-    """The bytes of a float32, int32 or int64 vector on the CPU, not a copy."""
+    """The bytes of a vector of values or whole numbers on the CPU, not a copy."""
     if sys.byteorder != "little":
         raise RunError("tensors are sent as they are in memory, little-endian: this machine is big-endian")
-    if tensor.dim() != 1 or tensor.dtype not in (torch.float32, torch.int32, torch.int64):
+    if tensor.dim() != 1 or tensor.dtype not in (*DTYPES.values(), torch.int32, torch.int64):
         raise ValueError(f"a tensor of {tensor.dim()} dimensions, {tensor.dtype}, cannot be sent")
     if not tensor.numel():
         return memoryview(b"")
-    return np.ascontiguousarray(tensor.detach().numpy()).view(np.uint8).data
+    return tensor.detach().contiguous().view(torch.uint8).numpy().data
 
 
 # ---- from a peer ----
@@ -175,7 +192,9 @@ def _model(layout: Layout | None, bodies: Bodies) -> Model:
     if layout is None:
         raise ProtocolError("a model before its layout", "layout")
     vectors = {part: vector for part, vector in bodies.items() if isinstance(vector, Tensor)}
-    return Model(layout, vectors[VALUES], vectors[INTEGERS], vectors.get(SHARED, torch.zeros(0)))
+    values, shared = vectors[VALUES], vectors.get(SHARED, torch.zeros(0))
+    number = next(name for name, dtype in DTYPES.items() if dtype is values.dtype)
+    return Model(layout, values.to(torch.float32), vectors[INTEGERS], shared, number)
 
 
 def _reader(told: types.Type) -> Callable[[str, Any], Any]:
