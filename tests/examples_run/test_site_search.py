@@ -1,9 +1,9 @@
 """The site's search answers questions of users: a right page is among the first three results.
 
-The index is the one that mkdocs writes for the browser, built from all pages but without the papers' tables,
-which the search leaves out. The scorer is a small copy of what the browser runs: lunr's BM25 (with b = 0) over
-title, text and tags with the boosts of the index, where each word of a question also finds the words that begin
-with it, and Material's factor for whole pages and for the share of the question's words that a result has.
+The index is the one that mkdocs writes for the browser, built from all pages but without the papers'
+tables, which the search leaves out. The scorer is a small copy of what the browser runs: lunr's BM25 (with
+b = 0) over title, text and tags with the boosts of the index, where each word of a question also finds the
+words that begin with it, and Material's factor for whole pages and for the share of the question's words.
 """
 
 import json
