@@ -178,6 +178,7 @@ class PretendedDevice(TorchDispatchMode):
     def phase(self) -> Iterator[Noted]:
         """What happens within the block, by itself; its peak is above what was there before."""
         gc.collect()  # what is freed within the block is what was made there
+        gc.freeze()  # the next block's collection need not search what is there now
         before, self.noted = self.noted, Noted()
         _MEMORY.watching = self.noted
         try:
