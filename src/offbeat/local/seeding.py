@@ -40,7 +40,10 @@ def seeded(make: Callable[[], T], seed: int) -> T:
         users = _put_aside()
         try:
             number = int(stream(seed, Purpose.MODEL).integers(2**63))
-            torch.manual_seed(number)
+            if torch.cuda.is_available():
+                torch.manual_seed(number)  # a module may be made on the device
+            else:
+                torch.default_generator.manual_seed(number)  # as in `seed_generators`
             _seed_others(number)
             return make()
         finally:
