@@ -125,7 +125,7 @@ def test_an_allowed_module_opens_the_directory_to_nothing_else(tmp_path: Path) -
     code, said = offbeat(tmp_path, "--allow", "clinic")
     if importlib.util.find_spec("wandb") is None:
         assert (code, "wandb is not installed" in said) == (2, True), said
-    code, said = offbeat(tmp_path, "--allow", "clinic", "--set", "callbacks=[csv]", "--workers", "1")
+    code, said = offbeat(tmp_path, "--allow", "clinic", "--set", "callbacks=[csv]")
     assert code == 0, said
     assert imported(tmp_path) == []
 
