@@ -14,7 +14,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.forks import SERVER, start_server
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads leave the processors to other tests
+# PyTorch has one thread, as under every driver: more take the processors from other tests. The tests of servers
+# and sites begin with two, as these set the number.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", WANDB_MODE="offline", WANDB_ERROR_REPORTING="false")
 
 # Temporary files are in memory where there is room, unless TMPDIR says where they are. On a disk, most of the

@@ -49,6 +49,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(TaskIdentity, "_node_id", 1)
     monkeypatch.setattr(TaskIdentity, "_task_id", 1)
     before, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
     torch.set_rng_state(state)

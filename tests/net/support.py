@@ -57,8 +57,9 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def torch_left_alone() -> Iterator[None]:
-    """Restore PyTorch's number of threads and its random generator at the end."""
+    """Begin with two threads of PyTorch; restore their number and the random generator at the end."""
     before, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
     torch.set_rng_state(state)
