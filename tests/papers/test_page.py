@@ -281,7 +281,9 @@ def test_the_command_lists_items_and_writes_the_page(
     code, said = call("--page", str(page))
     assert code == 0
     assert said.splitlines()[:2] == [f"wrote {page}", f"wrote {tmp_path / 'papers' / 'fedcompass.md'}"]
-    assert page.read_text(encoding="utf-8").startswith("# Do the papers hold?")
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("# Do the papers hold?")
+    assert "Of 0 distinct claims" in text
     assert call("all", "--scale", "huge") == (
         2,
         "offbeat: --scale huge is unknown; known: laptop, paper, seconds\n",

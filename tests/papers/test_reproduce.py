@@ -476,15 +476,6 @@ def test_an_unfinished_run_is_kept_for_the_device_that_it_was_made_on(study: Stu
     assert places == {cell.digest, f"{cell.digest}-cuda", f"{cell.digest}-cuda-1"}
 
 
-def test_pages_of_no_rows_are_written(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    written = Fork(OFFBEAT, "reproduce", "--page", str(page), "--results", str(tmp_path / "none"))
-    out, errors = written.communicate()
-    assert written.returncode == 0, errors
-    assert f"wrote {page}" in out.replace("\n", "")
-    assert "Of 0 distinct claims" in page.read_text()
-
-
 def test_sizes_that_were_not_run_are_left_out_unless_they_are_named(tmp_path: Path) -> None:
     sizes = {**DOCUMENT["sizes"], "laptop": {"not_here": "about a year"}}
     (tmp_path / "p").mkdir()
