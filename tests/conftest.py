@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 
 from tests.forks import SERVER, start_server
 
-# PyTorch has one thread, as under every driver: more take the processors from other tests. The tests of servers
-# and sites begin with two, as these set the number.
+# PyTorch has one thread, as under every driver: more take the processors from other tests. The tests of
+# servers and sites begin with two, as these set the number.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", WANDB_MODE="offline", WANDB_ERROR_REPORTING="false")
 

@@ -47,7 +47,7 @@ def test_a_server_serves_a_site_of_another_version_of_the_package_and_warns_once
 ):
     monkeypatch.setattr("offbeat.net.grpc.server.__version__", ours)
     monkeypatch.setattr("offbeat.net.grpc.server.METADATA", ((VERSION_KEY, ours),))
-    monkeypatch.setattr("offbeat.net.grpc.client.METADATA", ((VERSION_KEY, theirs),))
+    monkeypatch.setattr("offbeat.net.grpc.call.METADATA", ((VERSION_KEY, theirs),))
 
     async def story() -> None:
         async with server() as at:
