@@ -3,6 +3,9 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
+from dataclasses import fields
+from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
@@ -190,11 +193,12 @@ class StandardizedSpec:
 Shape = tuple[int, ...]
 
 
-def _bert(spec: BertSpec, _: Shape, classes: int) -> nn.Module:
-    return BertClassifier(
-        classes, layers=spec.layers, width=spec.width, heads=spec.heads, vocabulary=spec.vocabulary,
-        lora=spec.lora, weights=spec.weights,
-    )  # fmt: skip
+_FROM_DATA: Mapping[str, Callable[[Shape, int], int]] = {
+    "inputs": lambda shape, _: math.prod(shape),
+    "channels": lambda shape, _: shape[0],
+    "side": lambda shape, _: shape[1],
+    "classes": lambda _, classes: classes,
+}
 
 
 @plain_dataclass(frozen=True)
@@ -203,17 +207,18 @@ class ModelEntry:
 
     Attributes:
         spec: Class of its specification.
+        builder: Makes the module. Its parameters `inputs`, `channels`, `side` and `classes` are those of the
+            data; the others have the names of the specification's options.
         parameters: Number of its parameters with its defaults, for its example.
-        make: Makes the module of a specification, the shape of a sample and the number of classes.
         used: The papers' use of it.
         takes: Shapes of samples that it takes; 0 is any length. Empty means any shape.
         datasets: Datasets of such samples.
         example: Shape of a sample and number of classes, of which its parameters are counted.
     """
 
-    spec: type
+    spec: type[Any]
+    builder: Callable[..., nn.Module]
     parameters: int
-    make: Callable[[Any, Shape, int], nn.Module]
     used: str = ""
     takes: tuple[Shape, ...] = ()
     datasets: tuple[str, ...] = ()
@@ -226,125 +231,58 @@ class ModelEntry:
             for own in self.takes
         )
 
+    def make(self, spec: Any, shape: Shape, classes: int) -> nn.Module:
+        """Make the module of a specification, the shape of a sample and the number of classes."""
+        of_data = signature(self.builder).parameters.keys() & _FROM_DATA
+        options = {field.name: getattr(spec, field.name) for field in fields(spec) if field.name != "name"}
+        return self.builder(**{name: _FROM_DATA[name](shape, classes) for name in of_data}, **options)
+
 
 _MNIST, _CIFAR = ("mnist", "fashion_mnist"), ("cifar10", "cifar100")
 _SMALL_IMAGES = (*_CIFAR, "tiny_imagenet", *_MNIST)
 _CIFAR10 = ((3, 32, 32), 10)
 _TEXTS = ("imdb", "sent140", "sst2")
 
-MODELS: Mapping[str, ModelEntry] = MappingProxyType(
-    {
-        "logistic": ModelEntry(
-            LogisticSpec, 7_850, lambda _, shape, n: LogisticRegression(math.prod(shape), n)
-        ),
-        "mlp": ModelEntry(MLPSpec, 50_890, lambda spec, shape, n: MLP(math.prod(shape), n, spec.hidden)),
-        "cnn_21840": ModelEntry(
-            WirelessCNNSpec,
-            21_840,
-            lambda _, __, n: WirelessCNN(n),
-            "wireless, MNIST",
-            ((1, 28, 28),),
-            _MNIST,
-        ),
-        "cnn_582026": ModelEntry(
-            CompassCNNSpec,
-            582_026,
-            lambda _, __, n: CompassCNN(n),
-            "FedCompass, MNIST (Table 8)",
-            ((1, 28, 28),),
-            _MNIST,
-        ),
-        "lenet5": ModelEntry(
-            LeNet5Spec,
-            61_706,
-            lambda _, shape, n: LeNet5(shape[0], shape[1], n),
-            "FedASMU, Fashion-MNIST, CIFAR-10, CIFAR-100",
-            tuple((channels, side, side) for channels in (1, 3) for side in (28, 32)),
-            (*_MNIST, *_CIFAR),
-        ),
-        "cnn_297066": ModelEntry(
-            AsmuCNNSpec,
-            297_066,
-            lambda _, __, n: asmu_cnn(n),
-            "FedASMU, CIFAR-10, CIFAR-100 (Table 2)",
-            ((3, 32, 32),),
-            _CIFAR,
-            _CIFAR10,
-        ),
-        "alexnet": ModelEntry(
-            AlexNetSpec,
-            23_272_266,
-            lambda _, __, n: alexnet(n),
-            "FedASMU, CIFAR-10, CIFAR-100",
-            ((3, 32, 32),),
-            _CIFAR,
-            _CIFAR10,
-        ),
-        "vgg11": ModelEntry(
-            VGG11Spec,
-            9_225_610,
-            lambda spec, _, n: vgg11(n, spec.width),
-            "FedASMU, CIFAR-10, CIFAR-100",
-            ((3, 32, 32),),
-            _CIFAR,
-            _CIFAR10,
-        ),
-        "resnet18": ModelEntry(
-            ResNet18Spec,
-            11_173_962,
-            lambda _, shape, n: ResNet(shape[0], n, 64, (2, 2, 2, 2)),
-            "FedCompass (Table 10), FedFa, CIFAR-10",
-            ((0, 0, 0),),
-            _SMALL_IMAGES,
-            _CIFAR10,
-        ),
-        "resnet20": ModelEntry(
-            ResNet20Spec,
-            278_324,
-            lambda _, shape, n: ResNet(shape[0], n, 16, (3, 3, 3)),
-            "FedASMU, CIFAR-100, Tiny-ImageNet",
-            ((0, 0, 0),),
-            _SMALL_IMAGES,
-            ((3, 32, 32), 100),
-        ),
-        "efficientnet_b0": ModelEntry(
-            EfficientNetB0Spec,
-            4_017_796,
-            lambda _, __, n: EfficientNetB0(n),
-            "FedCompass, Fed-ISIC2019",
-            ((3, 0, 0),),
-            ("fed_isic2019", "tiny_imagenet"),
-            ((3, 200, 200), 8),
-        ),
-        "unet3d": ModelEntry(
-            UNet3DSpec,
-            246_156,
-            lambda _, __, n: UNet3D(n),
-            "FedCompass, Fed-IXI",
-            ((1, 48, 60, 48),),
-            ("fed_ixi",),
-            ((1, 48, 60, 48), 2),
-        ),
-        "textcnn": ModelEntry(
-            TextCNNSpec,
-            2_120_902,
-            lambda spec, _, n: TextCNN(n, spec.vocabulary, spec.width, spec.filters),
-            "FedASMU, IMDb",
-            ((0,),),
-            _TEXTS,
-            ((400,), 2),
-        ),
-        "bert": ModelEntry(
-            BertSpec,
-            4_386_178,
-            _bert,
-            "FedFa, Sent140 (Tiny-BERT), SST-2 (base, LoRA)",
-            ((0,),),
-            _TEXTS,
-            ((64,), 2),
-        ),
-    }
-)
+_ENTRIES = (
+    ModelEntry(LogisticSpec, LogisticRegression, 7_850),
+    ModelEntry(MLPSpec, MLP, 50_890),
+    ModelEntry(WirelessCNNSpec, WirelessCNN, 21_840, "wireless, MNIST", ((1, 28, 28),), _MNIST),
+    ModelEntry(CompassCNNSpec, CompassCNN, 582_026, "FedCompass, MNIST (Table 8)", ((1, 28, 28),), _MNIST),
+    ModelEntry(
+        LeNet5Spec, LeNet5, 61_706, "FedASMU, Fashion-MNIST, CIFAR-10, CIFAR-100",
+        tuple((channels, side, side) for channels in (1, 3) for side in (28, 32)), (*_MNIST, *_CIFAR),
+    ),
+    ModelEntry(
+        AsmuCNNSpec, asmu_cnn, 297_066, "FedASMU, CIFAR-10, CIFAR-100 (Table 2)",
+        ((3, 32, 32),), _CIFAR, _CIFAR10,
+    ),
+    ModelEntry(
+        AlexNetSpec, alexnet, 23_272_266, "FedASMU, CIFAR-10, CIFAR-100", ((3, 32, 32),), _CIFAR, _CIFAR10
+    ),
+    ModelEntry(VGG11Spec, vgg11, 9_225_610, "FedASMU, CIFAR-10, CIFAR-100", ((3, 32, 32),), _CIFAR, _CIFAR10),
+    ModelEntry(
+        ResNet18Spec, partial(ResNet, width=64, blocks=(2, 2, 2, 2)), 11_173_962,
+        "FedCompass (Table 10), FedFa, CIFAR-10", ((0, 0, 0),), _SMALL_IMAGES, _CIFAR10,
+    ),
+    ModelEntry(
+        ResNet20Spec, partial(ResNet, width=16, blocks=(3, 3, 3)), 278_324,
+        "FedASMU, CIFAR-100, Tiny-ImageNet", ((0, 0, 0),), _SMALL_IMAGES, ((3, 32, 32), 100),
+    ),
+    ModelEntry(
+        EfficientNetB0Spec, EfficientNetB0, 4_017_796, "FedCompass, Fed-ISIC2019", ((3, 0, 0),),
+        ("fed_isic2019", "tiny_imagenet"), ((3, 200, 200), 8),
+    ),
+    ModelEntry(
+        UNet3DSpec, UNet3D, 246_156, "FedCompass, Fed-IXI", ((1, 48, 60, 48),), ("fed_ixi",),
+        ((1, 48, 60, 48), 2),
+    ),
+    ModelEntry(TextCNNSpec, TextCNN, 2_120_902, "FedASMU, IMDb", ((0,),), _TEXTS, ((400,), 2)),
+    ModelEntry(
+        BertSpec, BertClassifier, 4_386_178, "FedFa, Sent140 (Tiny-BERT), SST-2 (base, LoRA)", ((0,),),
+        _TEXTS, ((64,), 2),
+    ),
+)  # fmt: skip
+MODELS: Mapping[str, ModelEntry] = MappingProxyType({entry.spec.name: entry for entry in _ENTRIES})
 """The built-in models by name."""
 
 
