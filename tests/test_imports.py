@@ -46,7 +46,7 @@ MAY_USE: dict[str, set[str]] = {
     "algorithms": {"lazy", "core", "local", "codec", "named", "vectors"},
     "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"lazy", "core", "documents", "unpacking", "version"},
-    "experiment": {"core", "runs", "algorithms", "version"},
+    "experiment": {"core", "codec", "runs", "algorithms", "version"},
     "secure": {"core", "runs"},
     "callbacks": {"allowed", "documents", "lazy", "core", "named", "runs", "version"},
     "sim": {

@@ -4,11 +4,13 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from offbeat.codec import Codec, Identity, Qsgd, Rounded, SparseQuantised, TopK
+from offbeat.codec import Codec, ErrorFeedback, Identity, Int8, Qsgd, Rounded, SparseQuantised, TopK
 
 CODECS: list[Codec] = [
     Identity(),
     Rounded(),
+    Int8(),
+    ErrorFeedback(of=TopK(fraction=0.2)),
     SparseQuantised(),
     SparseQuantised(levels=1),
     SparseQuantised(levels=300, fraction=0.3, unbiased=True),

@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from offbeat.codec import CodecSpec, Identity, PayloadError, Qsgd, SparseQuantised, TopK, bits_needed
+from offbeat.codec import (
+    CodecSpec,
+    Identity,
+    Int8,
+    PayloadError,
+    Qsgd,
+    Rounded,
+    SparseQuantised,
+    TopK,
+    bits_needed,
+)
 from offbeat.core.errors import UsageError
 from tests.codec.codec_cases import CODECS, codecs, name, rng, same, seeds, vectors
 from tests.sampling import examples
@@ -24,7 +34,7 @@ def test_what_is_decoded_is_what_is_applied(codec, vector, bits, seed):
     try:
         applied, charged = codec.apply(vector, bits, rng(seed))
     except UsageError:
-        assert isinstance(codec, Identity | Qsgd)
+        assert isinstance(codec, Identity | Rounded | Int8 | Qsgd)
         assert bits is not None
         with pytest.raises(UsageError, match="bits"):
             codec.encode(vector, bits, rng(seed))

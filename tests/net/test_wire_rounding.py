@@ -46,7 +46,10 @@ def test_a_deployed_run_is_that_of_the_simulator(wire: ob.Wire, tmp_path: Path) 
         seed=3, until=until, wire=wire,
     )  # fmt: skip
     deployed = read_run(tmp_path)
-    assert [row["loss"] for row in deployed.metrics] == [row["loss"] for row in simulated.metrics]
+    # A server that is busy leaves evaluations out.
+    expected = {row["version"]: row["loss"] for row in simulated.metrics}
+    assert {row["version"]: row["loss"] for row in deployed.metrics}.items() <= expected.items()
+    assert deployed.metrics[-1]["version"] == simulated.metrics[-1]["version"]
     assert deployed.summary.bytes_up == simulated.summary.bytes_up
     assert replay(deployed, ob.fedasync(steps=3)).difference is None
     assert carried > 0

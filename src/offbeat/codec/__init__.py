@@ -8,7 +8,9 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.codec.budget import bits_needed, largest_r
+from offbeat.codec.error_feedback import ErrorFeedback, PlainCodec
 from offbeat.codec.identity import Identity
+from offbeat.codec.int8 import Int8
 from offbeat.codec.qsgd import Qsgd
 from offbeat.codec.rounded import Rounded
 from offbeat.codec.sparse_quantised import SparseQuantised
@@ -16,7 +18,7 @@ from offbeat.codec.top_k import TopK
 from offbeat.core.codec import Codec, PayloadError
 from offbeat.lazy import listing
 
-AnyCodec = Identity | Rounded | SparseQuantised | TopK | Qsgd
+AnyCodec = PlainCodec | ErrorFeedback
 CodecSpec = Annotated[
     AnyCodec,
     Field(discriminator="kind", description="how updates are compressed, such as {kind: sparse_quantised}"),
@@ -26,7 +28,9 @@ __all__ = [
     "AnyCodec",
     "Codec",
     "CodecSpec",
+    "ErrorFeedback",
     "Identity",
+    "Int8",
     "PayloadError",
     "Qsgd",
     "Rounded",

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from offbeat.core.error_feedback import with_old_residual
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
@@ -114,5 +115,7 @@ class _TaskRunner:
 
     def _update(self, a: TaskAssignment, result: LocalResult) -> UpdateSubmission:
         """An update as it is sent; the state after it counts once it is accepted."""
-        self.memory.pending = a.task, result.state
-        return self.context.encode(self.context.submission(a, a.steps, result))
+        state = with_old_residual(result.state, self.memory.state)
+        update, after = self.context.encode(self.context.submission(a, a.steps, result), state)
+        self.memory.pending = a.task, after
+        return update

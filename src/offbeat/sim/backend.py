@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
+from offbeat.core.error_feedback import RESIDUAL, with_new_residual, with_old_residual, with_residual
 from offbeat.core.errors import DivergedError, UsageError
 from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, RolledBack, Skipped, TaskId
 from offbeat.core.global_model import GlobalModel
@@ -85,7 +86,7 @@ class LiveBackend:
         result = self._take(task)
         if self._codec is not None:
             try:
-                result = self._coded(self._codec, task, result, upload.bits if upload else None)
+                result = self._coded(self._codec, arrival, result, upload.bits if upload else None)
             except _NotFiniteError:
                 if self.tensors.guard is None:
                     raise
@@ -111,11 +112,13 @@ class LiveBackend:
         if state and self._run.experiment.evaluate.at_clients:
             self._evaluated = None
 
-    def _coded(self, codec: Codec, task: TaskId, result: LocalResult, bits: int | None) -> LocalResult:
+    def _coded(self, codec: Codec, arrival: Arrived, result: LocalResult, bits: int | None) -> LocalResult:
         """Apply the codec to an update; its cost with integers and shared vector is the metric "bits"."""
+        task, residual = arrival.task, self.clients.get(arrival.client).get(RESIDUAL)
         rng = stream(self._run.experiment.seed, Purpose.CODEC, task=task)
+        vector = with_residual(codec, result.delta.cpu(), residual)
         try:
-            delta, charged = codec.apply(result.delta.cpu(), bits, rng)
+            delta, charged = codec.apply(vector, bits, rng)
         except UsageError:
             if bool(result.delta.isfinite().all()):
                 raise
@@ -125,7 +128,9 @@ class LiveBackend:
             ) from None
         layout = self.tensors.model.layout
         total = charged + 64 * layout.integers + 32 * layout.shared
-        return replace(result, delta=delta.to(result.delta.device), metrics={**result.metrics, "bits": total})
+        state = with_new_residual(codec, result.state, vector, delta)
+        metrics = {**result.metrics, "bits": total}
+        return replace(result, delta=delta.to(result.delta.device), metrics=metrics, state=state)
 
     @property
     def diverged(self) -> str | None:
@@ -143,7 +148,8 @@ class LiveBackend:
     def discard(self, command: Discard) -> None:
         """A client does not send the update it holds. One that keeps state has trained all the same."""
         if command.task in self._finished or command.task in self._submitted:
-            self._keep(command.client, self._result(command.task).state)
+            state, before = self._result(command.task).state, self.clients.get(command.client)
+            self._keep(command.client, with_old_residual(state, before))
         self.cancel(command.task)
 
     def _result(self, task: TaskId) -> LocalResult:

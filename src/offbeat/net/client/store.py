@@ -11,6 +11,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from torch import Tensor
+
+from offbeat.core.error_feedback import RESIDUAL
 from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
@@ -92,12 +95,15 @@ class PendingUpdate:
         state: The state.
         held: Whether it is not sent before `UploadGrant`.
         result: Digest of what the training gave, of a run with privacy; "" of any other.
+        residual: The residual of error feedback once the update is accepted, of one that was held and is
+            sent. None means that of the state.
     """
 
     update: UpdateSubmission
     state: Tensors = field(default_factory=dict)
     held: bool = False
     result: str = ""
+    residual: Tensor | None = None
 
 
 class SiteStore:
@@ -167,10 +173,14 @@ class SiteStore:
         }
         if r.shared is not None:
             tensors["shared"] = r.shared
+        if pending.residual is not None:
+            tensors["residual"] = pending.residual
         self._write(_UPDATE, tensors)
 
-    def acknowledge(self, task: TaskId, accepted: bool) -> None:
+    def acknowledge(self, task: TaskId, accepted: bool, *, sent: bool = True) -> None:
         """The server has answered: if it `accepted` the update, the state after it becomes the site's.
+
+        A held update that was not `sent` counts as trained all the same.
 
         Raises `RunError` where that cannot be written: then the update stays, for the state that is in it.
         """
@@ -179,6 +189,8 @@ class SiteStore:
         pending, self.pending = self.pending, None
         if accepted:
             self.state, self.progress = pending.state, self.progress.after(pending.update)
+            if sent and pending.residual is not None:
+                self.state = {**self.state, RESIDUAL: pending.residual}
             self.runs.acknowledged(self.run, task)
             self._save_state()
         self._remove(_UPDATE)
@@ -255,4 +267,5 @@ def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
         tuple(bytes.fromhex(box) for box in about["boxes"]),  # type: ignore[attr-defined]
     )  # fmt: skip
     state = {n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}
-    return PendingUpdate(update, state, bool(about["held"]), str(about["result"]))
+    held, result = bool(about["held"]), str(about["result"])
+    return PendingUpdate(update, state, held, result, tensors.get("residual"))

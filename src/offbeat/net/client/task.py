@@ -17,6 +17,13 @@ import torch
 from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
+from offbeat.core.error_feedback import (
+    RESIDUAL,
+    feeds_back,
+    with_new_residual,
+    with_old_residual,
+    with_residual,
+)
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics, TaskId
 from offbeat.core.extras import requires_extra
@@ -187,12 +194,24 @@ class TrainingContext:
         self._check_task(a.steps)
         return LocalTask(a.task, self.client, a.base, a.steps, a.seed, a.lr_factor, fresh)
 
-    def encode(self, update: UpdateSubmission, bits: int | None = None) -> UpdateSubmission:
-        """An update as it is sent: within `bits` (None means no limit), if the algorithm has a codec."""
+    def encode(
+        self, update: UpdateSubmission, state: Tensors, bits: int | None = None
+    ) -> tuple[UpdateSubmission, Tensors]:
+        """An update as it is sent, and the client's state once it is accepted.
+
+        Args:
+            update: The update.
+            state: The client's state after the task; its residual is that before the task.
+            bits: The largest size of the update, if the algorithm has a codec. None means no limit.
+        """
         if self.codec is None or isinstance(update.delta, bytes):
-            return update
+            return update, state
         generator = stream(self.seed, Purpose.CODEC, task=update.task)
-        return replace(update, delta=self.codec.encode(update.delta, bits, generator))
+        vector = with_residual(self.codec, update.delta, state.get(RESIDUAL))
+        payload = self.codec.encode(vector, bits, generator)
+        if feeds_back(self.codec):
+            state = with_new_residual(self.codec, state, vector, self.codec.decode(payload, len(vector)))
+        return replace(update, delta=payload), state
 
     def submission(self, a: TaskAssignment, steps: int, result: LocalResult) -> UpdateSubmission:
         """The update of a task that ended after `steps` steps, under the policy; not encoded."""
@@ -367,6 +386,7 @@ class TrainingTask(TaskControl):
             assert isinstance(update.delta, torch.Tensor)
             norm = float(update.delta[: a.model.layout.parameters].norm())
             update = replace(update, metrics={**update.metrics, "norm": norm})
-        elif not a.hold:
-            update = c.encode(update)
-        return PendingUpdate(update, result.state, a.hold, digest)
+        after = with_old_residual(result.state, state)
+        if not a.hold:
+            update, after = c.encode(update, after)
+        return PendingUpdate(update, after, a.hold, digest)

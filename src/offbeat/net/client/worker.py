@@ -13,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from math import inf
 from typing import Any
 
+from offbeat.core.error_feedback import RESIDUAL
 from offbeat.core.errors import OffbeatError, RunError, reason_of
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.learner import own_tensors
 from offbeat.core.model import Model, Tensors
 from offbeat.net.backoff import retry_delay
-from offbeat.net.client.store import SiteStore
+from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.client.task_digests import order_digest
 from offbeat.net.clock import Clock
@@ -155,15 +156,14 @@ class Worker:
             case TaskRecall() if current is not None and mine:
                 current.recall()
             case UploadGrant() if pending is not None and pending.update.task == message.task:
-                assert self._context is not None
-                self._send(self._context.encode(pending.update, message.bits))
+                self._send_granted(pending, message.bits)
             case TaskCancel():
                 log.info("task %d is cancelled: %s", message.task, message.reason)
                 if mine:
                     self._cancel()
                 if pending is not None:
                     # A held update was trained all the same, so its client state stays.
-                    self._acknowledge(message.task, accepted=pending.held)
+                    self._acknowledge(message.task, accepted=pending.held, sent=False)
             case UpdateAck():
                 if message.accepted:
                     self._failures = 0
@@ -239,10 +239,21 @@ class Worker:
             self._store.runs.sending(self._store.run, update.task, pending.result)
         self._send(UpdateReady(update.task, update.steps, update.metrics) if pending.held else update)
 
-    def _acknowledge(self, task: TaskId, *, accepted: bool) -> None:
+    def _send_granted(self, pending: PendingUpdate, bits: int | None) -> None:
+        """Send a held update within a number of bits; what it leaves out is kept before, if it is needed."""
+        assert self._context is not None
+        update, state = self._context.encode(pending.update, pending.state, bits)
+        if state is not pending.state:
+            try:
+                self._store.save(dataclasses.replace(pending, residual=state[RESIDUAL]))
+            except RunError as error:
+                log.error("%s: what the update of task %d leaves out is in memory only", error, update.task)
+        self._send(update)
+
+    def _acknowledge(self, task: TaskId, *, accepted: bool, sent: bool = True) -> None:
         """The server has answered. A full disk does not end the site: there may be space later."""
         try:
-            self._store.acknowledge(task, accepted)
+            self._store.acknowledge(task, accepted, sent=sent)
         except (RunError, OSError) as error:
             log.error("%s: the state after task %d is in memory only", reason_of(error), task)
 
