@@ -15,6 +15,7 @@ from offbeat.net.messages import TaskAssignment, UpdateSubmission
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import unfinished
 from offbeat.net.wire import wire_pb2 as pb
+from offbeat.net.wire import writer as writer_module
 from offbeat.net.wire.limits import LEAST_CHUNK, Limits
 from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.unfinished import IncomingBody, UnfinishedBodies
@@ -230,6 +231,33 @@ def test_a_peer_that_lies_about_what_it_has_gets_the_whole() -> None:
             frames.append(writer.frame())
         sent[offset] = sum(map(len, frames))
     assert len(set(sent.values())) == 1
+
+
+def test_a_frame_tells_of_two_unfinished_bodies_at_most() -> None:
+    told = pb.Body(offset=1)
+    envelope = pb.Envelope(register=pb.Register())
+    MessageReader[Any]("site", Limits()).feed(
+        pb.Frame(envelopes=[envelope], unfinished=[told] * 2).SerializeToString()
+    )
+    with pytest.raises(ProtocolError, match="more than 2 unfinished bodies"):
+        MessageReader[Any]("site", Limits()).feed(
+            pb.Frame(envelopes=[envelope], unfinished=[told] * 3).SerializeToString()
+        )
+
+
+def test_a_body_is_compared_with_what_the_peer_has_for_the_first_bodies_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compared: list[int] = []
+    real = writer_module._resumed
+    monkeypatch.setattr(writer_module, "_resumed", lambda *given: compared.append(1) or real(*given))
+    writer = MessageWriter()
+    writer.peer_has([pb.Body(offset=5), pb.Body(offset=6)])
+    for task in range(5):
+        writer.put(update(task=task))
+    while not writer.empty:
+        writer.frame()
+    assert len(compared) == 2
 
 
 def test_a_directory_that_cannot_be_written_costs_only_the_resuming(

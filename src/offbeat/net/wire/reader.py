@@ -31,6 +31,8 @@ from offbeat.net.wire.writer import (
     UNFINISHED_TAG,
 )
 
+UNFINISHED = 2
+"""Unfinished bodies that a frame may tell of: each may be compared with a body that is sent."""
 FIELDS = 64
 """Fields of a frame, at most: envelopes, its chunk, and fields of later versions."""
 _WITH_MODEL = ("task_assignment", "model_response", "evaluation_request", "run_finished")
@@ -219,6 +221,8 @@ def parse(frame: bytes, most: int) -> ParsedFrame:
                 parsed.envelopes.append(pb.Envelope.FromString(frame[at:end]))
             elif tag == UNFINISHED_TAG:
                 parsed.unfinished.append(pb.Body.FromString(frame[at:end]))
+                if len(parsed.unfinished) > UNFINISHED:
+                    raise ProtocolError(f"more than {UNFINISHED} unfinished bodies", "frame")
             elif tag == CHUNK_TAG:
                 if parsed.data is not None:
                     raise ProtocolError("a frame with two chunks", "frame")

@@ -78,6 +78,8 @@ class _Kept:
     at: float
     file: Path | None = None
     memory: list[memoryview] = field(default_factory=list)
+    # What a peer is told of it, once that was computed: a peer may connect again and again.
+    body: pb.Body | None = None
 
     def blocks(self) -> Iterator[memoryview]:
         """Its bytes, a block after another. Raises `OSError`."""
@@ -93,6 +95,8 @@ class _Kept:
 
     def told(self) -> pb.Body | None:
         """What a peer is told of it; None where its file cannot be read."""
+        if self.body is not None:
+            return self.body
         checksum = xxh3_64()
         try:
             for block in self.blocks():
@@ -100,7 +104,8 @@ class _Kept:
         except OSError:
             return None
         parts = [pb.Part(kind=kind, type=type_, bytes=size) for kind, type_, size in self.parts]  # type: ignore[arg-type]
-        return pb.Body(parts=parts, offset=self.size, sum=checksum.intdigest())
+        self.body = pb.Body(parts=parts, offset=self.size, sum=checksum.intdigest())
+        return self.body
 
 
 class UnfinishedBodies:

@@ -67,6 +67,7 @@ class MessageWriter:
         self._next: tuple[bytes, int] | None = None
         # What the peer has of bodies that it has not received whole, and what it is to be told of those here.
         self._peer_has: Sequence[pb.Body] = ()
+        self._tries = 0
         self._unfinished: Sequence[pb.Body] = ()
         self._subject: object = None
         # The last message with a body, and the bytes of the body in the last frame.
@@ -101,8 +102,8 @@ class MessageWriter:
         self._unfinished = unfinished
 
     def peer_has(self, unfinished: Sequence[pb.Body]) -> None:
-        """Note what the peer has of bodies that were sent to it: they go on from there."""
-        self._peer_has = unfinished
+        """Note what the peer has of bodies that were sent to it: the next ones go on from there."""
+        self._peer_has, self._tries = unfinished, len(unfinished)
 
     def acknowledge(self, position: int) -> None:
         """Tell the peer how much of the body that it sends has come."""
@@ -158,7 +159,9 @@ class MessageWriter:
             body, self._subject = outgoing.body, _subject(message)
             if body:
                 size = sum(map(len, body))
-                if size > LEAST_CHUNK:
+                if size > LEAST_CHUNK and self._tries:
+                    # A comparison takes time, and what does not fit the first bodies fits none.
+                    self._tries -= 1
                     offset, checksum = _resumed(outgoing, self._peer_has)
                 self._carried += self._position - self._acknowledged
                 self._position = self._acknowledged = offset
