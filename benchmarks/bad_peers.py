@@ -101,7 +101,7 @@ class Run:
         recipe.write_text(yaml.safe_dump(document(algorithm, seed)), encoding="utf-8")
         words = [
             "serve", str(recipe), "--state", str(self.state), "--listen", "127.0.0.1:0", "--sites", "1",
-            "--tls-cert", str(pki / "server.pem"), "--tls-key", str(pki / "server.key"),
+            "--cert", str(pki / "server.pem"), "--key", str(pki / "server.key"),
             "--client-ca", str(pki / "ca.pem"), "--tokens", str(pki / "tokens.json"), "--log", "json",
         ]  # fmt: skip
         self.server = fork(lambda: call_offbeat(words), directory / "server.log")

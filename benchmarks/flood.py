@@ -59,7 +59,7 @@ class Server:
         if tls:
             certificate, key = directory / "server.pem", directory / "server.key"
             make_certificate(certificate, key)
-            words += ["--tls-cert", str(certificate), "--tls-key", str(key)]
+            words += ["--cert", str(certificate), "--key", str(key)]
             self.context, trust = (
                 ssl.create_default_context(cafile=str(certificate)),
                 ["--set", f"access.ca={certificate}"],

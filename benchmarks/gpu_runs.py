@@ -3,8 +3,8 @@
     python benchmarks/gpu_runs.py [--runs 1,4,8,12] [--tasks 30] [--steps 200] [--out gpu_runs.md]
 
 Each run is FedAsync with ten clients that train FedCompass's CNN for MNIST (582,026 parameters) on random
-images, in batches of 64, with Adam and CUDA graphs. `offbeat compare -j N` makes such runs at a time. A
-process makes a short run first; all processes begin the timed run together. Where NVIDIA's Multi-Process
+images, in batches of 64, with Adam and CUDA graphs. `offbeat compare --workers N` makes such runs at a time.
+A process makes a short run first; all processes begin the timed run together. Where NVIDIA's Multi-Process
 Service is installed, the same is measured with it: the script starts the service for itself, and ends it.
 `--device cpu` tries the script out.
 """

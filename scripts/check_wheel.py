@@ -33,7 +33,7 @@ TRIES = {
     "ray": "import ray; from offbeat import OnRay",
     "flower": "from offbeat.flower import client_app, server_app",
 }
-COMPARISON = "compare digits --algorithms fedavg,fedbuff --seeds 1 --jobs 1 --set until.seconds=10 --out runs"
+COMPARISON = "compare digits -a fedavg -a fedbuff --seeds 1 --workers 1 --set until.seconds=10 --out runs"
 
 
 def call(*command: str | Path, cwd: Path, code: int = 0) -> str:

@@ -127,7 +127,7 @@ def serve(
         )
     here.start(
         name, OFFBEAT, "serve", "digits", "--state", state, "--listen", f"localhost:{port}", "--sites", "2",
-        "--dashboard", f"localhost:{page}", "--tls-cert", "server.pem", "--tls-key", "server.key",
+        "--dashboard", f"localhost:{page}", "--cert", "server.pem", "--key", "server.key",
         "--tokens", state / "tokens.json", *(word for key in sets for word in ("--set", key)),
         *(("--mirror", mirror) if mirror else ()),
     )  # fmt: skip

@@ -45,13 +45,13 @@ def test_a_check_that_fails(option: list[str]):
 
 def test_a_server_is_checked_and_opens_nothing(tmp_path: Path):
     given = ["serve", "digits", "--state", str(tmp_path / "run"), "--listen", "127.0.0.1:0", "--check"]
-    done = CliRunner().invoke(app, [*given, "text", "--sites", "2"])
+    done = CliRunner().invoke(app, [*given, "--sites", "2"])
     assert done.exit_code == 0, done.output
     lines = [line.split()[:2] for line in done.output.splitlines()]
     names = ["address", "access", "sites", "disk", "writing", "clock", "data", "state"]
     assert lines == [["PASS", name] for name in names]
     assert not (tmp_path / "run").exists()
-    done = CliRunner().invoke(app, [*given, "json", "--test", "nothing:here"])
+    done = CliRunner().invoke(app, [*given, "--json", "--test", "nothing:here"])
     assert done.exit_code == 1
     failed = [each for each in json.loads(done.output) if not each["passed"]]
     assert [(each["name"], "nothing" in each["text"]) for each in failed] == [("data", True)]
@@ -62,7 +62,7 @@ def test_another_run_in_the_state_is_found(tmp_path: Path, monkeypatch: pytest.M
     small = ["--set", "until={versions: 1}", "--set", "data.samples=100", "--out", "run"]
     assert CliRunner().invoke(app, ["run", "digits", *small]).exit_code == 0
     done = CliRunner().invoke(
-        app, ["serve", "digits", "--state", "run", "--listen", "127.0.0.1:0", "--check", "text"]
+        app, ["serve", "digits", "--state", "run", "--listen", "127.0.0.1:0", "--check"]
     )
     assert done.exit_code == 1
     assert "FAIL  state" in done.output

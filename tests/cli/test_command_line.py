@@ -138,7 +138,7 @@ def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
     events = sum(line["kind"] == "event" for line in lines)
     assert f"identical: {events} events gave the {len(lines) - events} recorded commands" in replayed.out
 
-    reported = offbeat("report", "one", "-o", "page/report.html", "--png", "figures")
+    reported = offbeat("report", "one", "-o", "page/report.html", "--figures", "png:figures")
     assert reported.code == 0, reported.err
     assert "Tiny" in Path("page/report.html").read_text("utf-8")
     assert len(list(Path("figures").glob("*.png"))) >= 1
@@ -220,12 +220,14 @@ def test_compare_and_compare_again(recipe: str, offbeat: Any) -> None:
         "compare",
         recipe,
         "-a",
-        "fedavg,fedbuff",
+        "fedavg",
+        "-a",
+        "fedbuff",
         "--seeds",
         2,
         "--out",
         "many",
-        "-j",
+        "--workers",
         2,
         "--target",
         0.2,
@@ -461,7 +463,7 @@ def wait_for(path: Path) -> None:
 def test_a_comparison_that_is_interrupted_leaves_its_runs_at_a_checkpoint(
     number: signal.Signals, long_recipe: str
 ) -> None:
-    command = ("compare", long_recipe, "-a", "fedbuff", "--seeds", 2, "--jobs", 1, "--out", "runs")
+    command = ("compare", long_recipe, "-a", "fedbuff", "--seeds", 2, "--workers", 1, "--out", "runs")
     run = Fork(OFFBEAT, *command, "--set", "until.tasks=1000000")
     directory = Path("runs", "fedbuff", "seed-0")
     wait_for(directory / "run.db")
@@ -587,13 +589,13 @@ def rows_in(directory: Path, table: str) -> int:
             "run digits --set metric=auc --out new",
             "metric = auc is not what evaluations give: they give accuracy",
         ),
-        ("compare digits -a fedavg,nosuch", "--algorithms nosuch is unknown"),
-        ("compare digits -a fedavg,fedavg", "name each algorithm once"),
-        ("compare digits -a fedavg,", "--algorithms fedavg, is not allowed: name each algorithm once"),
-        ("compare digits --algorithms=", "--algorithms  is not allowed: name each algorithm once"),
+        ("compare digits -a fedavg -a nosuch", "--algorithm nosuch is unknown"),
+        ("compare digits -a fedavg -a fedavg", "name each algorithm once"),
+        ("compare digits -a fedavg,fedbuff", "--algorithm fedavg,fedbuff is unknown"),
+        ("compare digits --algorithm=", "--algorithm  is not allowed: name each algorithm once"),
         ("compare digits -a fedavg --baseline nosuch --out new", "--baseline nosuch is not among"),
         ("compare digits --set baseline=fedav", "baseline 'fedav' is none of the algorithms; did you mean"),
-        ("compare digits --jobs 0", "--jobs 0 is not allowed: give a number from 1 to 1024, or auto"),
+        ("compare digits --workers 0", "--workers 0 is not allowed: give a number from 1 to 1024, or auto"),
         ("compare digits --out file", "file"),
         ("compare digits --out /proc/x", "/proc/x"),
         ("compare digits -a fedbuff --set algorithms.fedbuff.concurrency=50", "50 clients"),
@@ -608,7 +610,7 @@ def rows_in(directory: Path, table: str) -> int:
         ("report one --target 2", "target = 2"),
         ("report one --baseline nosuch", "nosuch"),
         ("report one -o file/page.html", "cannot be written"),
-        ("report one -o page.html --png file", "cannot be written"),
+        ("report one -o page.html --figures png:file", "cannot be written"),
         ("report one --table page.html", "let its name end with .csv, .md, .tex"),
         ("report one --table file/table.md", "cannot be written"),
         ("compare tiny.yaml --table table.txt", "let its name end with .csv, .md, .tex"),
@@ -685,7 +687,19 @@ def test_results_as_json(offbeat: Any, recipe: str, tmp_path: Path) -> None:
     assert run["stop_reason"] == "reached 15 client tasks"
     compared = json.loads(
         offbeat(
-            "compare", recipe, "-a", "fedavg,fedbuff", "--seeds", 1, "--out", "two", "--json", "--jobs", 1
+            "compare",
+            recipe,
+            "-a",
+            "fedavg",
+            "-a",
+            "fedbuff",
+            "--seeds",
+            1,
+            "--out",
+            "two",
+            "--json",
+            "--workers",
+            1,
         ).out
     )
     assert [row["label"] for row in compared["table"]] == ["fedavg", "fedbuff"]
@@ -730,7 +744,7 @@ def test_a_run_that_diverges_ends_with_exit_code_1(recipe: str, offbeat: Any, la
 def test_a_comparison_finishes_the_others_and_marks_what_diverged(recipe: str, offbeat: Any) -> None:
     labels = {**DIVERGING, "fedavg": {"steps": 4}, "fedbuff": {"steps": 4, "size": 2}}
     Path("wild.yaml").write_text(yaml.safe_dump({**RECIPE, "algorithms": labels, "baseline": "fedavg"}))
-    call = ("compare", "wild.yaml", "--seeds", 1, "--out", "both", "-j", 1, "--table", "t.csv")
+    call = ("compare", "wild.yaml", "--seeds", 1, "--out", "both", "--workers", 1, "--table", "t.csv")
     first, again = offbeat(*call), offbeat(*call)
     for answer in (first, again):
         assert answer.code == 1
@@ -761,7 +775,7 @@ def test_a_tilde_in_an_option_is_the_home_directory(
     """A shell replaces it in `-o ~/run`, and not in `--out=~/run`."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     assert offbeat("run", recipe, "--out=~/run").code == 0
-    assert offbeat("report", "~/run", "--output=~/page.html", "--table=~/a.md", "--table=~/b.csv").code == 0
+    assert offbeat("report", "~/run", "--out=~/page.html", "--table=~/a.md", "--table=~/b.csv").code == 0
     found = [path.name for path in (tmp_path / "home").iterdir()]
     assert {"a.md", "b.csv", "page.html", "run"} <= set(found)
     assert not (tmp_path / "~").exists()

@@ -348,7 +348,7 @@ def test_another_algorithm_on_the_federation_one_has(offbeat: Any, done: Path, t
     world, out = tmp_path / "world.yaml", tmp_path / "like"
     code, said, _ = offbeat(
         "simulate-like", done, "--algorithm", "fedbuff", "--set", "algorithm.size=3",
-        "--world-out", world, "-o", out,
+        "-o", world, "-o", out,
     )  # fmt: skip
     assert code == 0
     assert "stopped: 30 tasks" in said or "stopped: reached 30" in said
@@ -389,9 +389,7 @@ def test_an_interruption_names_the_simulations_directory(
 
 
 def test_only_the_world(offbeat: Any, done: Path, tmp_path: Path) -> None:
-    code, said, _ = offbeat(
-        "simulate-like", done, "--only-fit", "--world-out", tmp_path / "w.yaml", "--speeds", "tasks"
-    )
+    code, said, _ = offbeat("simulate-like", done, "-o", tmp_path / "w.yaml", "--speeds", "tasks")
     assert code == 0
     assert "stopped" not in said
     assert all(
@@ -401,13 +399,11 @@ def test_only_the_world(offbeat: Any, done: Path, tmp_path: Path) -> None:
 
 
 def test_the_world_as_a_trace(offbeat: Any, done: Path, tmp_path: Path) -> None:
-    code, said, _ = offbeat("simulate-like", done, "--only-fit", "--world-out", tmp_path / "w.csv")
+    code, said, _ = offbeat("simulate-like", done, "-o", tmp_path / "w.csv")
     assert code == 0
     assert "name it as a recipe's world.trace" in said
     assert ob.read_trace(tmp_path / "w.csv") == fit_run(read_run(done)).world
-    code, _, err = offbeat(
-        "simulate-like", done, "--only-fit", "--world-out", tmp_path / "t.csv", "--speeds", "tasks"
-    )
+    code, _, err = offbeat("simulate-like", done, "-o", tmp_path / "t.csv", "--speeds", "tasks")
     assert code == 2
     assert "world.seconds_per_step cannot be written as a trace" in err
     assert not (tmp_path / "t.csv").exists()
@@ -415,7 +411,7 @@ def test_the_world_as_a_trace(offbeat: Any, done: Path, tmp_path: Path) -> None:
 
 def test_a_run_from_python_can_be_fitted(offbeat: Any, tmp_path: Path) -> None:
     ob.simulate(ob.fedasync(steps=2), ob.World(1.0, 2), until=ob.Until(tasks=4), out=tmp_path / "run")
-    assert offbeat("simulate-like", tmp_path / "run", "--only-fit")[0] == 0
+    assert offbeat("simulate-like", tmp_path / "run", "-o", tmp_path / "w.yaml")[0] == 0
     code, _, err = offbeat("simulate-like", tmp_path / "run")
     assert code == 2
     assert "started from Python" in err
@@ -427,8 +423,9 @@ def test_a_run_from_python_can_be_fitted(offbeat: Any, tmp_path: Path) -> None:
         (["--algorithm", "fedbuf"], "fedbuf"),
         (["--set", "algorithm.q_mim=2"], "q_mim"),
         (["--speeds", "task"], "'--speeds': 'task' is not one of 'jitter', 'tasks'"),
-        (["--only-fit", "--seed", "1"], "--only-fit"),
-        (["--only-fit", "--world-out", "/nowhere/at/all"], "--world-out /nowhere/at/all"),
+        (["-o", "w.yaml", "--seed", "1"], "--out w.yaml alone simulates nothing"),
+        (["-o", "a", "-o", "b"], "--out is given twice"),
+        (["-o", "/nowhere/at/all.yaml"], "--out /nowhere/at/all.yaml"),
     ],
 )
 def test_wrong_options_are_one_line(offbeat: Any, done: Path, arguments: list[str], words: str) -> None:

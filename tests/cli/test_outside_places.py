@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["run", "r.yaml", "--out", "new", "--scale", "s", "--allow", "csv:reader"],
         ["compare", "r.yaml", "-a", "fedavg", "--seeds", "1", "--out", "new"],
         ["serve", "r.yaml", "--state", "new"],
-        ["serve", "r.yaml", "--state", "new", "--check", "text"],
+        ["serve", "r.yaml", "--state", "new", "--check"],
         ["federate", "r.yaml", "--out", "new"],
     ],
     ids=" ".join,

@@ -17,14 +17,13 @@ from offbeat.recipes.load import document_of, load_recipe
         ("compare digits --metric accuracy --metric loss", "--metric is given twice: give it once"),
         ("compare digits --seeds 2 --seeds 3", "--seeds is given twice"),
         ("run digits -o one --out two", "--out is given twice"),
-        ("run digits --keep-checkpoint --no-keep-checkpoint", "--keep-checkpoint is given twice"),
         ("report one --baseline a --baseline b", "--baseline is given twice"),
         ("reproduce all --seeds 2 --seeds 3", "--seeds is given twice"),
         ("run digits --set clients=3 --set clients=4", "--set clients is given twice, 3 and 4: give it once"),
         ("run digits --set algorithm=fedavg --set algorithm.name=fedbuff", "--set algorithm is given twice"),
         ("run digits --seed 3 --set seed=4", "--seed and --set seed are both given: leave one out"),
         ("compare digits --sweep seed=3 --set sweep={}", "--sweep and --set sweep are both given"),
-        ("run digits --initial a --set initial=b", "--set initial is given twice"),
+        ("run digits --set initial=a --set initial=b", "--set initial is given twice"),
         ("resume one --set until.tasks=3 --set until.tasks=4", "--set until.tasks is given twice"),
         ("serve digits --state s --set server.lease=3 --set server.lease=4", "--set server.lease is given"),
         (
@@ -32,9 +31,12 @@ from offbeat.recipes.load import document_of, load_recipe
             "--set site.threads is given twice, 1 and 2",
         ),
         # All labels of a list that is given in parts are looked at.
-        ("compare digits -a fedavg -a nosuch", "--algorithms nosuch is unknown"),
-        ("compare digits -a nosuch -a fedavg,fedbuff", "--algorithms nosuch is unknown"),
-        ("compare digits -a fedavg,fedbuff -a fedavg", "--algorithms fedavg,fedbuff,fedavg is not allowed"),
+        ("compare digits -a fedavg -a nosuch", "--algorithm nosuch is unknown"),
+        ("compare digits -a nosuch -a fedavg -a fedbuff", "--algorithm nosuch is unknown"),
+        (
+            "compare digits -a fedavg -a fedbuff -a fedavg",
+            "--algorithm fedavg --algorithm fedbuff --algorithm fedavg is not",
+        ),
     ],
 )
 def test_a_value_that_would_be_lost_is_refused(

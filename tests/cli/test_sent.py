@@ -68,7 +68,7 @@ def test_json_has_a_line_for_each_of_the_record(offbeat: Callable[..., Answer], 
 
 
 def test_a_record_has_no_chain(offbeat: Callable[..., Answer], site: Path) -> None:
-    assert "has no chain" in offbeat("audit", "verify", site).complaint()
+    assert "has no chain" in offbeat("audit", site, "--verify").complaint()
 
 
 def test_a_site_without_a_record_says_so(offbeat: Callable[..., Answer], tmp_path: Path) -> None:

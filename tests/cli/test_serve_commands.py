@@ -99,7 +99,7 @@ def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
         (["--set", "site.threads=2"], r"recipe.yaml: unknown key site"),
         (["--listen", "nowhere"], r"address 'nowhere': it must be HOST:PORT"),
         (["--listen", "0.0.0.0:0"], r"beyond loopback TLS is required"),
-        (["--tls-cert", "none.pem", "--tls-key", "none.pem"], r"none.pem cannot be read"),
+        (["--cert", "none.pem", "--key", "none.pem"], r"none.pem cannot be read"),
         (["--revoked", "none"], r"revoked = none: only certificates are revoked so, so give client-ca too"),
         (["--sites", 1, "--set", "algorithm={name: fedbuff, concurrency: 2}"], r"at most 1"),
         (["--set", "algorithm={name: wireless, steps: 3}"], r"wireless needs a world with a channel"),
@@ -121,7 +121,7 @@ def test_serve_and_its_check_refuse_in_one_line(
     serve = ("serve", recipe, "--state", tmp_path / "run", *options)
     refused(offbeat(*serve), says)
     assert not (tmp_path / "run").exists()
-    code, found, error = offbeat(*serve, "--check", "text")
+    code, found, error = offbeat(*serve, "--check")
     assert code in (1, 2)
     failures = [line for line in found.splitlines() if line.startswith("FAIL")]
     assert re.search(says, " ".join((*failures, error))), found
@@ -133,8 +133,8 @@ def test_a_certificate_and_another_key_are_refused_before_the_run_is_opened(
     ours = Authority(tmp_path, "ours")
     (certificate, _), (_, key) = ours.issue("one"), ours.issue("another")
     state = tmp_path / "run"
-    serve = ("serve", recipe, "--state", state, "--listen", "127.0.0.1:0", "--tls-cert", certificate)
-    refused(offbeat(*serve, "--tls-key", key), "they cannot be used .*give a certificate and its own key")
+    serve = ("serve", recipe, "--state", state, "--listen", "127.0.0.1:0", "--cert", certificate)
+    refused(offbeat(*serve, "--key", key), "they cannot be used .*give a certificate and its own key")
     assert not state.exists()
 
 
@@ -195,7 +195,7 @@ def test_what_a_users_function_raises_is_one_line_and_with_debug_a_traceback(
             ["--test", "nothing"],
             r"--test nothing: there is no such dataset; known: .*digits, .*give module:funct",
         ),
-        (["--initial", "nowhere"], r"initial = .*/nowhere cannot be read .*give a .safetensors file, or"),
+        (["--set", "initial=nowhere"], r"initial = .*/nowhere cannot be read .*give a .safetensors file, or"),
         (["--set", "data={}", "--set", "model=mlp"], r"model 'mlp' is made for the data's sample shape and"),
     ],
 )
@@ -739,7 +739,7 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
     revoked.write_text("", encoding="utf-8")
     server = start(
         "server", "serve", recipe, "--state", directory, "--listen", "127.0.0.1:0", "--sites", 1,
-        "--tls-cert", certificate, "--tls-key", key, "--client-ca", ours.file, "--revoked", revoked,
+        "--cert", certificate, "--key", key, "--client-ca", ours.file, "--revoked", revoked,
         "--set", "until.tasks=100000",
     )  # fmt: skip
     address = f"127.0.0.1:{port_in(tmp_path / 'server.log')}"
@@ -771,7 +771,7 @@ def test_a_server_says_at_its_start_that_its_certificate_has_expired(
     certificate, key = Authority(tmp_path, "ours").issue("server", host="127.0.0.1", days=-1)
     server = start(
         "server", "serve", recipe, "--state", tmp_path / "run", "--listen", "127.0.0.1:0",
-        "--tls-cert", certificate, "--tls-key", key,
+        "--cert", certificate, "--key", key,
     )  # fmt: skip
     port_in(tmp_path / "server.log")
     assert offbeat("stop", tmp_path / "run")[0] == 0

@@ -99,7 +99,7 @@ def test_commands_that_make_no_model_do_not_import_pytorch(tmp_path: Path) -> No
         **{(name,): 0 for name in ("algorithms", "recipes", "models", "datasets", "--help")},
         ("algorithms", "fedasmu"): 0, ("recipes", "digits"): 0, ("new", str(tmp_path / "project")): 0,
         tuple(enrol): 0, ("check", kit, "--offline"): 0, ("check", kit, "--state", str(tmp_path)): 1,
-        ("status", run): 0, ("audit", run): 0, ("audit", "verify", run): 0, ("replay", run, "--print"): 0,
+        ("status", run): 0, ("audit", run): 0, ("audit", run, "--verify"): 0, ("replay", run, "--print"): 0,
         ("stop", run): 2, ("run", "digitz"): 2, ("compare", "digitz"): 2,
         ("serve", "digits", "--stat", run): 2,
     }  # fmt: skip

@@ -134,7 +134,7 @@ def comparison(place: Path) -> dict[str, Any]:
         "algorithms": {"fedbuff": {"size": 2, "steps": 2}, "slow": {"name": "fedasync", "steps": 1}},
     }
     (place / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    options = ["--seeds", "1", "--jobs", "1", "--sweep", "training.lr=0.05,0.1"]
+    options = ["--seeds", "1", "--workers", "1", "--sweep", "training.lr=0.05,0.1"]
     process = Fork(OFFBEAT, "compare", place / RECIPE, "--out", place / "runs", *options)
     if process.wait(SECONDS):
         raise SystemExit("".join(process.communicate()))

@@ -136,7 +136,7 @@ def test_a_finished_run_says_so_and_gives_its_model(number: int, name: str, tmp_
 @pytest.mark.parametrize(("number", "name"), [(number, "fedbuff") for number in formats()])
 def test_the_world_of_a_run_can_be_fitted(number: int, name: str, tmp_path: Path) -> None:
     run = unpack(number, name, tmp_path) / RUN
-    code, printed = offbeat("simulate-like", run, "--only-fit")
+    code, printed = offbeat("simulate-like", run, "-o", tmp_path / "world.yaml")
     assert code == 0, printed
     assert "s/step" in printed
 

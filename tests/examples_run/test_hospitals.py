@@ -58,7 +58,7 @@ def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     def serve(port: int) -> Fork:
         server: Fork = start(
             "server", "test", "serve", "recipe.yaml", "--test", "clinic:test", "--state", state,
-            "--allow", "clinic", "--listen", f"127.0.0.1:{port}", "--tls-cert", certificate, "--tls-key", key,
+            "--allow", "clinic", "--listen", f"127.0.0.1:{port}", "--cert", certificate, "--key", key,
             "--client-ca", authority.file,
         )  # fmt: skip
         return server

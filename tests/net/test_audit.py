@@ -373,10 +373,10 @@ def test_the_command_shows_rows_as_a_table_and_as_lines(offbeat: Any, audited: P
 
 def test_the_command_verifies_and_names_what_was_changed(offbeat: Any, audited: Path, tmp_path: Path) -> None:
     last = len(list(audit_rows(read_run(audited))))
-    code, said, _ = offbeat("audit", "verify", audited)
+    code, said, _ = offbeat("audit", audited, "--verify")
     assert (code, f"{last} rows are as they were written; head {last}:" in said) == (0, True)
     head = said.partition("head ")[2].split()[0]
-    assert offbeat("audit", "verify", audited, "--head", head)[0] == 0
+    assert offbeat("audit", audited, "--verify", "--head", head)[0] == 0
     for number, (change, why) in enumerate({
         "UPDATE audit SET line = replace(line, 'completed', 'failed') WHERE seq = 2": "row 2 is not as",
         "DELETE FROM audit WHERE seq = 3": "row 3 is missing",
@@ -385,7 +385,7 @@ def test_the_command_verifies_and_names_what_was_changed(offbeat: Any, audited: 
     }.items()):  # fmt: skip
         (tmp_path / str(number)).mkdir()
         place = copied(audited, tmp_path / str(number), change)
-        code, said, error = offbeat("audit", "verify", place, "--head", head)
+        code, said, error = offbeat("audit", place, "--verify", "--head", head)
         assert code == 1
         assert why in said
         assert "is not as it was written (1 of its rows)" in error
@@ -397,17 +397,16 @@ def test_a_run_without_an_audit_is_shown_and_verified_as_such(
     offbeat: Any, audited: Path, tmp_path: Path
 ) -> None:
     place = copied(audited, tmp_path, "DROP TABLE audit")
-    code, said, _ = offbeat("audit", "verify", place)
+    code, said, _ = offbeat("audit", place, "--verify")
     assert (code, "has no audit" in said) == (0, True)
     assert offbeat("audit", place, "--json")[:2] == (0, "")
 
 
 def test_wrong_usage_is_said_in_a_line(offbeat: Any, audited: Path) -> None:
     for options, why in {
-        ("a", "b"): "give DIR, or verify DIR",
-        (audited, "--head", "1:00"): "--head 1:00 is for verify",
-        ("verify", audited, "--head", "1:00"): "give SEQ:HASH",
-        ("verify", audited, "--json"): "verify reads the whole chain",
+        (audited, "--head", "1:00"): "--head 1:00 is for a check: give --verify too",
+        (audited, "--verify", "--head", "1:00"): "give SEQ:HASH",
+        (audited, "--verify", "--json"): "--verify reads the whole chain",
         (audited, "--since", "yesterday"): "--since yesterday is not allowed",
     }.items():
         code, _, said = offbeat("audit", *options)

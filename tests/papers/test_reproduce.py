@@ -383,7 +383,7 @@ def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:
     study = tmp_path / "p" / "s.yaml"
     study.write_text(yaml.safe_dump(DOCUMENT))
     words = ("reproduce", f"{study}:table-1", "--scale", "seconds", "--results", str(tmp_path / "results"))
-    choice = (*words, "--columns", "one", "--labels", "fedavg", "-j", "1")
+    choice = (*words, "--columns", "one", "--labels", "fedavg", "--workers", "1")
     first = Fork(OFFBEAT, *choice, "--report", str(tmp_path / "out"))
     out, errors = first.communicate()
     assert first.returncode == 0, errors
@@ -396,7 +396,7 @@ def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:
     again = Fork(OFFBEAT, *choice)
     out, errors = again.communicate()
     assert (again.returncode, errors) == (0, "")
-    undecided = Fork(OFFBEAT, *words, "--undecided", "-j", "1")
+    undecided = Fork(OFFBEAT, *words, "--undecided", "--workers", "1")
     out, errors = undecided.communicate()  # one seed says nothing is undecided
     assert (undecided.returncode, errors) == (0, "")
     together = Fork(OFFBEAT, *words, "--undecided", "--unpaired")
@@ -418,7 +418,16 @@ def test_the_command_makes_again_what_has_no_partner_of_its_processor(tmp_path: 
     study = tmp_path / "p" / "s.yaml"
     study.write_text(yaml.safe_dump(DOCUMENT))
     rows = tmp_path / "results" / "p-s.csv"
-    words = ("reproduce", f"{study}:table-1", "--results", str(rows.parent), "--columns", "one", "-j", "1")
+    words = (
+        "reproduce",
+        f"{study}:table-1",
+        "--results",
+        str(rows.parent),
+        "--columns",
+        "one",
+        "--workers",
+        "1",
+    )
     first = Fork(OFFBEAT, *words)
     assert (first.communicate()[1] != "", first.returncode) == (True, 0)
     own = Results(rows.parent).rows("p/s")
@@ -447,7 +456,16 @@ def test_a_study_of_another_device_is_run_on_the_one_that_is_asked_for(tmp_path:
     file = tmp_path / "p" / "s.yaml"
     file.write_text(yaml.safe_dump({**DOCUMENT, "recipe": recipe}))
     results = tmp_path / "results"
-    words = ("reproduce", f"{file}:table-1", "--scale", "seconds", "--results", str(results), "-j", "1")
+    words = (
+        "reproduce",
+        f"{file}:table-1",
+        "--scale",
+        "seconds",
+        "--results",
+        str(results),
+        "--workers",
+        "1",
+    )
     choice = (*words, "--columns", "one", "--labels", "fedavg")
     for more, option in (((), " (else the size's training.device)"), (("--device", absent), "")):
         refused = Fork(OFFBEAT, *choice, *more)
@@ -508,7 +526,14 @@ def test_ctrl_c_loses_no_finished_run_and_two_processes_share_the_rest(tmp_path:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "s.yaml").write_text(yaml.safe_dump(document))
     rows = tmp_path / "results" / "p-s.csv"
-    words = ("reproduce", f"{tmp_path / 'p' / 's.yaml'}:table-1", "--results", str(rows.parent), "-j", "1")
+    words = (
+        "reproduce",
+        f"{tmp_path / 'p' / 's.yaml'}:table-1",
+        "--results",
+        str(rows.parent),
+        "--workers",
+        "1",
+    )
     first = Fork(OFFBEAT, *words)
     while not rows.exists() or len(rows.read_text().splitlines()) < 2:
         assert first.poll() is None

@@ -139,7 +139,7 @@ def test_a_partition_of_data_that_are_divided_is_told_of(
 
 def test_a_comparison_of_a_users_module_from_the_command_line(recipe: str) -> None:
     result = CliRunner().invoke(
-        app, ["compare", recipe, "--out", "runs", "--jobs", "1", "--allow", "clinic_task"]
+        app, ["compare", recipe, "--out", "runs", "--workers", "1", "--allow", "clinic_task"]
     )
     assert result.exit_code == 0, result.output
     found = [read_run(Path("runs", label, "seed-0")) for label in ("fedbuff", "fedavg")]

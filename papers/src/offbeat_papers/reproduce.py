@@ -59,7 +59,9 @@ def reproduce(
         str | None,
         typer.Option(help="train on cpu, cuda, cuda:N or mps; default: the device that the size names"),
     ] = None,
-    jobs: Annotated[str, typer.Option("--jobs", "-j", help="number of simultaneous runs, or auto")] = "auto",
+    workers: Annotated[
+        str, typer.Option("--workers", help="number of simultaneous runs, each a process, or auto")
+    ] = "auto",
     results: Annotated[Path | None, typer.Option(metavar="DIR", help="folder of the rows of results")] = None,
     show: Annotated[bool, typer.Option("--show", help="run nothing; show the existing rows")] = False,
     report: Annotated[
@@ -96,7 +98,7 @@ def reproduce(
         further = _further(undecided, unpaired)
         cells = _cells(chosen, size, place, names_of(columns or ()), names_of(labels or ()), seeds, further)
         cells = cells if device is None or show else _on_device(cells, device)
-        processes = 0 if show else executor_options.count_of("--jobs", jobs)
+        processes = 0 if show else executor_options.count_of("--workers", workers)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         rows = _rows_here(place, cells) if unpaired else place
         elsewhere = _run_all(chosen, size, cells, rows, processes, allowed_names(allow, folders))

@@ -12,14 +12,9 @@ from offbeat.cli.durations import seconds_of
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.extras import requires_extra
 
-VERIFY = "verify"
-
 
 def audit(
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="[verify] DIR", help="a run's directory, or a site's; verify checks a run's"),
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory, or a site's")],
     since: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="only later rows: 2026-11-26, 2026-11-26T10:00, or 2d ago as 2d"),
@@ -27,12 +22,15 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON lines")] = False,
     head: Annotated[
         str | None,
-        typer.Option(metavar="SEQ:HASH", help="for verify: a head of before, as the server's log has it"),
+        typer.Option(metavar="SEQ:HASH", help="with --verify: a head of before, as the server's log has it"),
     ] = None,
+    verifies: Annotated[
+        bool, typer.Option("--verify", help="check the chain of a run's rows instead")
+    ] = False,
 ) -> None:
     """Show who came to a run, or what has left a site.
 
-    The audit of a run also has what its operator did; `verify` checks it.
+    The audit of a run also has what its operator did.
     """
     with requires_extra("net"):
         from offbeat.cli.sent import show_sent
@@ -40,22 +38,19 @@ def audit(
         from offbeat.net.client.sent_lines import has_sent_lines
     from offbeat.runs.record import is_site, read_run
 
-    verifies = len(words) == 2 and words[0] == VERIFY
-    if not verifies and len(words) != 1:
-        raise UsageError(f"{' '.join(words)}: give DIR, or verify DIR")
     if head is not None and not verifies:
-        raise UsageError(f"--head {head} is for verify: offbeat audit verify {words[-1]} --head {head}")
+        raise UsageError(f"--head {head} is for a check: give --verify too")
     if verifies and (since is not None or as_json):
-        raise UsageError("--since and --json are for showing: verify reads the whole chain")
-    directory, begin = Path(words[-1]), "" if since is None else _since(since)
+        raise UsageError("--since and --json are for showing: --verify reads the whole chain")
+    begin = "" if since is None else _since(since)
     if has_sent_lines(directory) or is_site(directory):
         if verifies:
             raise UsageError(
-                f"verify {directory} is not allowed: the record of a site or a helper has no chain"
+                f"--verify is not allowed for {directory}: the record of a site or a helper has no chain"
             )
         show_sent(directory, begin, as_json=as_json)
         return
-    record = read_run(words[-1])
+    record = read_run(directory)
     rows = audit_rows(record)
     if verifies:
         _verify(directory, list(rows), head)

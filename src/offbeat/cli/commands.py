@@ -104,7 +104,11 @@ _ELSEWHERE = {
     "run": {**_ALGORITHM, "--seeds": "--seed N, or use offbeat compare"},
     "federate": _ALGORITHM,
     "serve": {**_ALGORITHM, "--seed": "--set seed=N"},
-    "compare": {"--algorithm": "--algorithms NAME,NAME", "--seed": "--seeds N, or --set seed=N"},
+    "compare": {
+        "--algorithms": "--algorithm NAME for each",
+        "--jobs": "--workers N",
+        "--seed": "--seeds N, or --set seed=N",
+    },
 }
 # Commands whose `--set` changes a recipe.
 _OF_RECIPES = ("run", "compare", "serve", "federate", "simulate-like")

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli.completion import recipe_names
+from offbeat.cli.completion import labels_of_runs, recipe_names
 from offbeat.net.monitor.logs import Style
 
 RecipeName = Annotated[
@@ -37,12 +37,9 @@ Tables = Annotated[
     list[Path] | None,
     typer.Option("--table", metavar="FILE", help="file for the table: *.csv, *.md or *.tex; may be repeated"),
 ]
-Report = Literal["text", "json"]
 AsJson = Annotated[bool, typer.Option("--json", help="print it as JSON, for programs")]
-Baseline = Annotated[str | None, typer.Option(help="label whose time counts as 1.00x")]
-Initial = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE|DIR", help="weights to start from: .safetensors, or a finished run"),
+Baseline = Annotated[
+    str | None, typer.Option(help="label whose time counts as 1.00x", autocompletion=labels_of_runs)
 ]
 Callbacks = Annotated[
     list[str] | None,
@@ -54,9 +51,6 @@ AsPerson = Annotated[
 ]
 StateDirectory = Annotated[Path, typer.Option(metavar="DIR", help="the run's directory")]
 Seed = Annotated[int | None, typer.Option(help="the run's seed")]
-InsecurePlaintext = Annotated[
-    bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
-]
 SiteName = Annotated[str | None, typer.Option("--name", help="the site's name, if no credential contains it")]
 SiteState = Annotated[
     Path | None,
@@ -65,6 +59,10 @@ SiteState = Annotated[
 AccessSets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="one of the keys access.…; once for each key"),
+]
+DeviceOfRecipe = Annotated[
+    str | None,
+    typer.Option("--device", help="train on cpu, cuda, cuda:N or mps; default: the recipe's training.device"),
 ]
 Device = Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N or mps")]
 Log = Annotated[Style, typer.Option(help="auto, text or json")]
@@ -97,10 +95,10 @@ def names_of(texts: Sequence[str]) -> list[str]:
 
 
 def with_options(
-    sets: list[str] | None, initial: Path | None = None, callbacks: list[str] | None = None
+    sets: list[str] | None, callbacks: list[str] | None = None, device: str | None = None
 ) -> list[str]:
     """Changes of a recipe, with those that have options of their own."""
-    given = {"initial": str(initial) if initial is not None else None, "callbacks": callbacks}
+    given = {"callbacks": callbacks, "training.device": device}
     named = [f"{key}={json.dumps(value)}" for key, value in given.items() if value]
     return [*(sets or ()), *named]
 

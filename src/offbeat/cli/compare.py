@@ -9,6 +9,7 @@ import typer
 
 from offbeat.cli import common_options, executor_options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
+from offbeat.cli.completion import labels_of_recipe
 from offbeat.cli.console import (
     CompareWatcher,
     check_diverged,
@@ -33,16 +34,20 @@ def compare(
     labels: Annotated[
         list[str] | None,
         typer.Option(
-            "--algorithms",
+            "--algorithm",
             "-a",
-            metavar="A,B,C",
-            help="labels to compare; may be repeated; default: all in the recipe",
+            metavar="LABEL",
+            help="label to compare; may be repeated; default: all in the recipe",
+            autocompletion=labels_of_recipe,
         ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds")] = None,
     target: common_options.Target = None,
     metric: common_options.MetricName = None,
-    baseline: common_options.Baseline = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="label whose time counts as 1.00x", autocompletion=labels_of_recipe),
+    ] = None,
     sets: common_options.Sets = None,
     sweeps: Annotated[
         list[str] | None,
@@ -52,10 +57,13 @@ def compare(
     ] = None,
     scales: common_options.Scales = None,
     directory: common_options.OutOption = None,
-    jobs: Annotated[str, typer.Option("--jobs", "-j", help="number of simultaneous runs, or auto")] = "auto",
+    workers: Annotated[
+        str, typer.Option("--workers", help="number of simultaneous runs, each a process, or auto")
+    ] = "auto",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
+    device: common_options.DeviceOfRecipe = None,
     callbacks: common_options.Callbacks = None,
     tables: common_options.Tables = None,
     as_json: common_options.AsJson = False,
@@ -76,12 +84,14 @@ def compare(
     for path in tables or ():
         # A file that cannot be written as a table is refused here, not after all runs.
         table_format(path)
-    changes = common_options.with_options(sets, callbacks=callbacks)
+    changes = common_options.with_options(sets, callbacks, device)
     loaded = load_recipe(recipe, sets=changes, scales=scales or (), sweeps=sweeps or ())
     names = _labels(loaded, labels or ())
     folder = directory or new_directory(recipe)
     measured, goal = common_options.choose_goal(metric, target, loaded.metric, loaded.target)
-    processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
+    processes = executor_options.count_of(
+        "--workers", "1" if workers == "auto" and executor == "ray" else workers
+    )
     execution = executor_options.execution(
         "0", executor, ray_address, client_memory, share=processes, keep_checkpoint=False
     )
@@ -111,16 +121,16 @@ def _labels(recipe: "Recipe", labels: Sequence[str]) -> list[str]:
     from offbeat.core.validation import did_you_mean
 
     possible = {*recipe.algorithms, *ALGORITHMS}
-    names = common_options.names_of(labels) or list(recipe.algorithms)
+    names = list(labels or recipe.algorithms)
     if not names:
-        raise UsageError("the recipe lists no algorithms: give --algorithms, or put them into the recipe")
+        raise UsageError("the recipe lists no algorithms: give --algorithm, or put them into the recipe")
     if not all(names) or len(set(names)) < len(names):
         raise UsageError(
-            f"--algorithms {','.join(labels)} is not allowed: name each algorithm once, separated by commas"
+            f"--algorithm {' --algorithm '.join(labels)} is not allowed: name each algorithm once"
         )
     for name in names:
         if name not in possible:
-            raise UsageError(f"--algorithms {name} is unknown{did_you_mean(name, possible)}")
+            raise UsageError(f"--algorithm {name} is unknown{did_you_mean(name, possible)}")
     return names
 
 

@@ -15,7 +15,7 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="file to write: *.safetensors, *.pt, *.pt2 or *.onnx"
+            "-o", "--out", metavar="FILE", help="file to write: *.safetensors, *.pt, *.pt2 or *.onnx"
         ),
     ] = None,
     best: Annotated[bool, typer.Option("--best", help="export the best version, not the final one")] = False,

@@ -61,7 +61,8 @@ def federate(
     ] = None,
     seed: common_options.Seed = None,
     directory: common_options.OutOption = None,
-    page: Annotated[bool, typer.Option(help="whether there is a live page")] = True,
+    no_page: Annotated[bool, typer.Option("--no-page", help="have no live page")] = False,
+    device: common_options.Device = "cpu",
     allow: AllowOption = None,
 ) -> None:
     """Run a server and its sites as processes of this machine.
@@ -94,7 +95,7 @@ def federate(
     changes = [word for change in (*kept, *parts) for word in ("--set", change)]
     if seed is not None:
         changes += ["--set", f"seed={seed}"]
-    shown = ["--dashboard", f"{HOST}:0"] if page else []
+    shown = ["--dashboard", f"{HOST}:0"] if not no_page else []
     with repeatable(place), federation.running():
         federation.prepare({*helpers, *(name for name, _ in shares)})
         federation.start(
@@ -109,7 +110,7 @@ def federate(
         for name, own in shares:
             federation.start(
                 name, "join", federation.kit(name), "--data", own,
-                "--state", place / "sites" / name, "--set", PATIENCE, *common,
+                "--state", place / "sites" / name, "--device", device, "--set", PATIENCE, *common,
             )  # fmt: skip
         out.print(
             f"server{', helpers ' if helpers else ''}{', '.join(helpers)} and sites "

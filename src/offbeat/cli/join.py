@@ -11,6 +11,7 @@ import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.common_options import Device, Log, LogLevel, SiteName, SiteState
+from offbeat.cli.completion import dataset_names
 from offbeat.cli.console import out
 from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, grouped_sets
@@ -47,6 +48,7 @@ def join(
         typer.Option(
             metavar="DATA",
             help="DATASET, DATASET:GROUP, DATASET:K/N (the Kth of N equal shares), or module:function",
+            autocompletion=dataset_names,
         ),
     ] = None,
     model: Annotated[

@@ -22,6 +22,7 @@ from offbeat.cli.console import err, out, print_json
 from offbeat.cli.statistics import show_statistics, statistics_document
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
+from offbeat.documents import user_path
 
 if TYPE_CHECKING:
     from offbeat.report.static import Form
@@ -33,10 +34,11 @@ STATISTICS = "statistics"
 
 def report(
     directories: Directories,
-    output: Annotated[Path, typer.Option("-o", "--output", help="file for the page")] = Path("report.html"),
-    png: Annotated[Path | None, typer.Option(help="directory for figures as PNG")] = None,
-    svg: Annotated[Path | None, typer.Option(help="directory for figures as SVG")] = None,
-    pdf: Annotated[Path | None, typer.Option(help="directory for figures as PDF")] = None,
+    output: Annotated[Path, typer.Option("-o", "--out", help="file for the page")] = Path("report.html"),
+    figures: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FORM:DIR", help="figures as png, svg or pdf in a directory; may be repeated"),
+    ] = None,
     clients_csv: Annotated[
         Path | None, typer.Option(help="CSV file for every evaluation of every client")
     ] = None,
@@ -60,6 +62,7 @@ def report(
 
     for path in tables or ():
         table_format(path)
+    places = [_figures(text) for text in figures or ()]
     records = in_recipe_order([record for directory in directories for record in find_runs(directory)])
     known = records[0].recipe or {}
     measured, goal = choose_goal(metric, target, known.get("metric"), known.get("target"))
@@ -67,16 +70,12 @@ def report(
     names = {name for group in group_by_label(records) for name in (group.label.text, group.label.name)}
     base = baseline or (usual if usual in names else None)
     heading = title or known.get("title") or "Offbeat report"
-    forms: list[tuple[Form, Path | None]] = [("png", png), ("svg", svg), ("pdf", pdf)]
     try:
         page = write_html(records, output, target=goal, metric=measured, baseline=base, title=heading)
         lines = [f"wrote {page}"]
-        for form, place in forms:
-            if place is not None:
-                figures = write_figures(
-                    records, place, target=goal, metric=measured, baseline=base, form=form
-                )
-                lines.append(f"wrote {len(figures)} figures to {place}")
+        for form, place in places:
+            written = write_figures(records, place, target=goal, metric=measured, baseline=base, form=form)
+            lines.append(f"wrote {len(written)} figures to {place}")
         if tables:
             table = make_table(records, target=goal, metric=measured, baseline=base)
             lines += [f"wrote {write_table(table, path)}" for path in tables]
@@ -99,6 +98,16 @@ def report(
         show_statistics(summary)
 
 
+def _figures(text: str) -> "tuple[Form, Path]":
+    """The form and the directory of a value of `--figures`. Raises `UsageError`."""
+    given, _, place = text.partition(":")
+    forms: tuple[Form, ...] = ("png", "svg", "pdf")
+    form = next((form for form in forms if form == given), None)
+    if form is None or not place:
+        raise UsageError(f"--figures {text} is not allowed: give png:DIR, svg:DIR or pdf:DIR")
+    return form, user_path(place)
+
+
 def _gathered(record: "RunRecord") -> bool:
     """Whether a run has gathered statistics of features, all of them."""
     model = (record.recipe or {}).get("model")
@@ -114,9 +123,7 @@ def replay(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--output", metavar="FILE", help="with --without: file for the model, .safetensors"
-        ),
+        typer.Option("-o", "--out", metavar="FILE", help="with --without: file for the model, .safetensors"),
     ] = None,
     test: Annotated[
         str | None,
@@ -141,7 +148,7 @@ def replay(
     from offbeat.runs.record import read_run
 
     if prints:
-        others = {"--without": without, "--output": output, "--test": test, "--json": as_json}
+        others = {"--without": without, "--out": output, "--test": test, "--json": as_json}
         if given := [option for option, value in others.items() if value]:
             raise UsageError(f"--print replays nothing, and prints JSON: leave out {', '.join(given)}")
         _print_journal(read_run(directory), kind)
@@ -155,7 +162,7 @@ def replay(
         replay_without_site(record, without, output, test, allowed, as_json=as_json)
         return
     if output is not None or test is not None:
-        option = "--output" if output is not None else "--test"
+        option = "--out" if output is not None else "--test"
         raise UsageError(f"{option} needs --without SITE: a replay alone makes no model")
     from offbeat.recipes.build import recorded_algorithm
     from offbeat.sim.replay import replay as replay_run

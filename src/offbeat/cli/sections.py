@@ -34,6 +34,9 @@ class Command(TyperCommand):
             UsageError: A path is empty, which would mean the current directory. Or an option of one value is
                 given twice, of which the last value would count.
         """
+        if ctx.resilient_parsing and args and args[-1].startswith("-"):
+            # A shell completes the value of this option: without it the rest would not be read.
+            args = args[:-1]
         # The text of each argument: newer versions of typer make Path(".") of an empty one.
         texts, _, order = self.make_parser(ctx).parse_args(list(args))
         once = [param.opts[0] for param in order if _takes_one_value(param)]

@@ -20,6 +20,7 @@ from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.own_credentials import with_own
 from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, stopped_by, touch
+from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.net.notify import at_work
@@ -46,7 +47,7 @@ GROUPS = {
 }  # fmt: skip
 SECTIONS = {
     "Run": (
-        "recipe", "state", "mirror", "test", "initial", "sets", "scales", "callbacks", "allow",
+        "recipe", "state", "mirror", "test", "sets", "scales", "callbacks", "allow",
         "server.rollback", "server.share_model", "server.keep_updates",
         "server.mirror_required", "server.archive",
     ),
@@ -58,12 +59,11 @@ SECTIONS = {
         "server.helpers", "server.unmasking.timeout", "server.unmasking.give_up",
     ),
     "TLS and access": (
-        "tls_cert", "tls_key", "client_ca", "revoked", "tokens", "insecure_plaintext", "insecure_any_name",
-        "by",
+        "certificate", "key", "client_ca", "revoked", "tokens", "insecure", "by",
     ),
     "Watching": ("dashboard",),
     "Logging": ("log", "log_level"),
-    "Testing": ("check",),
+    "Testing": ("check", "as_json"),
 }  # fmt: skip
 PLAIN = "http://"
 """Beginning of the address of a page without TLS."""
@@ -90,14 +90,15 @@ def serve(
             metavar="DATA", help="DATASET, module:function or none; default: the recipe's test data"
         ),
     ] = None,
-    initial: common_options.Initial = None,
     sets: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="change the recipe, or one of the keys server.…"),
     ] = None,
     scales: common_options.Scales = None,
-    tls_cert: Annotated[Path | None, common_options.file_option("the server's certificate (PEM)")] = None,
-    tls_key: Annotated[Path | None, common_options.file_option("its key (PEM)")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option("--cert", metavar="FILE", help="the server's certificate (PEM)")
+    ] = None,
+    key: Annotated[Path | None, common_options.file_option("its key (PEM)")] = None,
     client_ca: Annotated[
         Path | None, common_options.file_option("who signs the sites' certificates (PEM)")
     ] = None,
@@ -108,10 +109,14 @@ def serve(
     tokens: Annotated[
         Path | None, common_options.file_option("sites' tokens, which `offbeat enrol` writes")
     ] = None,
-    insecure_plaintext: common_options.InsecurePlaintext = False,
-    insecure_any_name: Annotated[
-        bool, typer.Option("--insecure-any-name", help="beyond loopback, anyone may take part under any name")
-    ] = False,
+    insecure: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="WHAT",
+            help="beyond loopback, plaintext: no TLS, all can be read and changed; any-name: anyone may take "
+            "part under any name; may be repeated",
+        ),
+    ] = None,
     dashboard: Annotated[
         str | None,
         typer.Option(
@@ -126,11 +131,12 @@ def serve(
     log: common_options.Log = "auto",
     log_level: common_options.LogLevel = "info",
     check: Annotated[
-        common_options.Report | None,
+        bool,
         typer.Option(
             "--check", help="test the server's set-up, print the results, and end without opening it"
         ),
-    ] = None,
+    ] = False,
+    as_json: common_options.AsJson = False,
 ) -> None:
     """Serve a recipe's run to sites.
 
@@ -154,33 +160,38 @@ def serve(
     from offbeat.recipes.names import check_names
 
     setup_logs(log, log_level)
+    if unknown := set(insecure or ()) - {"plaintext", "any-name"}:
+        raise UsageError(f"--insecure {min(unknown)} is not allowed: give plaintext or any-name")
     sets, settings = split_sets(sets, GROUPS)
     unencrypted = dashboard is not None and dashboard.startswith(PLAIN)
     dashboard = None if dashboard is None else dashboard.removeprefix(PLAIN)
     descriptors.raise_limit()
-    changes = common_options.with_options(sets, initial, callbacks)
+    changes = common_options.with_options(sets, callbacks)
     loaded = load_recipe(recipe, sets=changes, scales=scales or ())
     loaded = own_recipe(loaded, loaded.algorithm)
     allowed = allowed_names(allow, [recipe_folder(recipe)], changes)
     check_names(loaded, allowed)
     server_options = make_server_options(loaded, sites, settings.get("server", {}))
     credentials = ServerCredentials(
-        tls_cert, tls_key, client_ca, tokens,
-        insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
+        certificate, key, client_ca, tokens,
+        insecure_plaintext="plaintext" in (insecure or ()), insecure_any_name="any-name" in (insecure or ()),
+        revoked=revoked,
     )  # fmt: skip
     credentials = with_own(credentials, state, listen)
     # The certificate may be the own one of another directory, whose run has ended.
-    certificate = credentials.certificate
-    authority = OwnAuthority(state if certificate is None else certificate.parent.parent)
-    keeps_own = certificate == authority.certificate and authority.ca_key.exists()
+    used = credentials.certificate
+    authority = OwnAuthority(state if used is None else used.parent.parent)
+    keeps_own = used == authority.certificate and authority.ca_key.exists()
     set_up = server_set_up.ServerSetUp(
         recipe=loaded, state=state, listen=listen, page=dashboard, unencrypted=unencrypted,
-        credentials=credentials, given_tls=tls_cert is not None, options=server_options, test=test,
+        credentials=credentials, given_tls=certificate is not None, options=server_options, test=test,
         allow=allowed, mirror=mirror,
     )  # fmt: skip
     if check:
-        check_set_up(set_up, as_json=check == "json")
+        check_set_up(set_up, as_json=as_json)
         return
+    if as_json:
+        raise UsageError("--json is for the results of --check: give both, or neither")
     if keeps_own:
         renew_certificate(authority)
     server_set_up.check_access(set_up)
@@ -198,8 +209,8 @@ def serve(
             stack.callback(signs.cancel)
             if keeps_own:
                 stack.callback(asyncio.create_task(keep_certificate(authority)).cancel)
-            elif certificate is not None:
-                watch = watch_certificate(certificate)
+            elif used is not None:
+                watch = watch_certificate(used)
                 stack.callback(asyncio.create_task(watch).cancel)
             server = serve_run(
                 made.experiment, state, listen, options=server_options, credentials=credentials,

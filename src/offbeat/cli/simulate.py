@@ -25,18 +25,19 @@ def run(
     sets: common_options.Sets = None,
     scales: common_options.Scales = None,
     seed: common_options.Seed = None,
-    initial: common_options.Initial = None,
     directory: common_options.OutOption = None,
     label: Annotated[str | None, typer.Option(metavar="NAME", help="the run's name in reports")] = None,
     workers: executor_options.WorkersOption = "0",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
+    device: common_options.DeviceOfRecipe = None,
     callbacks: common_options.Callbacks = None,
     allow: AllowOption = None,
-    keep_checkpoint: Annotated[
-        bool, typer.Option(help="whether the run can continue under other limits after its end")
-    ] = True,
+    no_checkpoint: Annotated[
+        bool,
+        typer.Option("--no-keep-checkpoint", help="the run cannot continue under other limits after its end"),
+    ] = False,
     as_json: common_options.AsJson = False,
 ) -> None:
     """Simulate a recipe's algorithm."""
@@ -44,13 +45,13 @@ def run(
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.load import load_recipe
 
-    changes = common_options.with_options(sets, initial, callbacks)
+    changes = common_options.with_options(sets, callbacks, device)
     loaded = load_recipe(recipe, sets=changes, scales=scales or (), seed=seed)
     if label is not None:
         check_label(label, "--label")
     place = directory or new_directory(recipe)
     execution = executor_options.execution(
-        workers, executor, ray_address, client_memory, keep_checkpoint=keep_checkpoint
+        workers, executor, ray_address, client_memory, keep_checkpoint=not no_checkpoint
     )
     with resumable(place), live_progress() as progress:
         finished = run_recipe(
@@ -98,7 +99,7 @@ def resume(
     with resumable(directory), live_progress() as progress:
         finished = resume_run(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
-            allow=allowed_names(allow, [directory], common_options.with_options(None, None, callbacks)),
+            allow=allowed_names(allow, [directory], common_options.with_options(None, callbacks)),
         )  # fmt: skip
     show_run(finished, see_with(directory), as_json)
 

@@ -1,5 +1,6 @@
 """The command that simulates a deployed run in a world fitted to its journal."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -7,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.common_options import Directory, OutOption, Sets
+from offbeat.cli.common_options import DeviceOfRecipe, Directory, Sets, with_options
+from offbeat.cli.completion import algorithm_names
 from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, resumable, show_run
 from offbeat.cli.simulate import new_directory
 from offbeat.core.errors import UsageError, reason_of
@@ -22,7 +24,10 @@ def simulate_like(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            "--algorithm", "-a", help="a label of the recipe, or an algorithm; default: the run's own"
+            "--algorithm",
+            "-a",
+            help="a label of the recipe, or an algorithm; default: the run's own",
+            autocompletion=algorithm_names,
         ),
     ] = None,
     sets: Sets = None,
@@ -31,11 +36,16 @@ def simulate_like(
         Literal["jitter", "tasks"],
         typer.Option(help="jitter: a mean and a deviation per client; tasks: the recorded speeds one by one"),
     ] = "jitter",
-    world_out: Annotated[
-        Path | None, typer.Option(help="file for the fitted world; *.csv is a trace")
+    outs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="directory to write to; also a file for the fitted world, *.yaml or a trace *.csv, with "
+            "which alone nothing is simulated; may be repeated",
+        ),
     ] = None,
-    output: OutOption = None,
-    only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop")] = False,
+    device: DeviceOfRecipe = None,
     allow: AllowOption = None,
 ) -> None:
     """Simulate a deployed run, or another algorithm in its world.
@@ -47,8 +57,13 @@ def simulate_like(
     from offbeat.recipes.names import check_names
     from offbeat.runs.record import read_run
 
-    if only_fit and (algorithm, sets, seed, output) != (None, None, None, None):
-        raise UsageError("--only-fit simulates nothing: leave out --algorithm, --set, --seed and --out")
+    world_out, output = _places(outs or ())
+    only_fit = world_out is not None and output is None
+    if only_fit and (algorithm, sets, seed, device) != (None, None, None, None):
+        raise UsageError(
+            f"--out {world_out} alone simulates nothing: leave out --algorithm, --set, --seed and --device, "
+            "or give a directory too"
+        )
     allowed = allowed_names(allow, [directory], sets, [algorithm] if algorithm else [])
     record = read_run(directory)
     if only_fit:
@@ -56,7 +71,8 @@ def simulate_like(
         _show_fit(fit)
         _write_world(world_out, fit.world)
         return
-    changes = [*(sets or ()), *([f"seed={seed}"] if seed is not None else [])]
+    changes = with_options(sets, device=device)
+    changes += [f"seed={seed}"] if seed is not None else []
     like = from_run.simulate_like(record, algorithm=algorithm, sets=changes, speeds=speeds)
     recipe = like.recipe
     check_names(recipe, allowed)
@@ -68,6 +84,15 @@ def simulate_like(
     show_run(run, f"see both with: offbeat report {quote(str(directory))} {quote(str(output))}")
     if (difference := from_run.other_data(record, read_run(output))) is not None:
         out.print(difference, markup=False)
+
+
+def _places(outs: Sequence[Path]) -> tuple[Path | None, Path | None]:
+    """The file of the fitted world and the directory of the run, of the values of `--out`."""
+    worlds = [path for path in outs if path.suffix in (".yaml", ".yml", ".csv")]
+    runs = [path for path in outs if path not in worlds]
+    if len(worlds) > 1 or len(runs) > 1:
+        raise UsageError("--out is given twice: give one directory, and one file for the fitted world")
+    return next(iter(worlds), None), next(iter(runs), None)
 
 
 def _show_fit(fit: "Fit") -> None:
@@ -93,6 +118,6 @@ def _write_world(path: Path | None, world: "World") -> None:
         text = trace_text(world) if as_trace else world_text(world)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"--world-out {path} cannot be written: {reason_of(error)}") from None
+        raise UsageError(f"--out {path} cannot be written: {reason_of(error)}") from None
     use = "name it as a recipe's world.trace" if as_trace else "put it into a recipe"
     out.print(f"world written to {path}; {use} to use it again", markup=False)

@@ -22,7 +22,7 @@ def replay_without_site(
 ) -> None:
     """Make the model, evaluate it on the server's test data, and tell what the site had a part in."""
     if output is not None and output.suffix != ".safetensors":
-        raise UsageError(f"--output {output} is not allowed: give a name that ends in .safetensors")
+        raise UsageError(f"--out {output} is not allowed: give a name that ends in .safetensors")
     part = contribution(record, site)
     recipe = recorded_recipe(record)
     check_names(recipe, allow)
@@ -44,7 +44,7 @@ def replay_without_site(
         out.print(line, markup=False, soft_wrap=True)
     if output is not None:
         out.print(
-            f"wrote {output}; begin a run from it with --initial {output}", markup=False, soft_wrap=True
+            f"wrote {output}; begin a run from it with --set initial={output}", markup=False, soft_wrap=True
         )
 
 
@@ -53,7 +53,7 @@ def _write(output: Path, model: Model) -> None:
         write_tensors(output, model.state_dict())
         sync_directory(output.parent)
     except OSError as error:
-        raise RunError(f"--output {output} cannot be written: {reason_of(error)}") from None
+        raise RunError(f"--out {output} cannot be written: {reason_of(error)}") from None
 
 
 def _lines(part: Contribution, start: int, metrics: Metrics, record: RunRecord) -> list[str]:

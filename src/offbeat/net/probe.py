@@ -215,8 +215,8 @@ class _Probe:
             if self._speaks_plainly():
                 raise UnreachableError(
                     "TLS",
-                    f"{self._address} speaks without TLS, and this site with it: serve with --tls-cert and "
-                    "--tls-key, or leave out access.ca and access.certificate for a server of this machine, "
+                    f"{self._address} speaks without TLS, and this site with it: serve with --cert and "
+                    "--key, or leave out access.ca and access.certificate for a server of this machine, "
                     "and give --set access.plaintext=true for another",
                     usage=True,
                 ) from None

@@ -121,8 +121,8 @@ def _load(path: Path, option: str) -> x509.Certificate:
 
 
 def _certificate(path: Path, listen: str) -> str:
-    certificate, now = _load(path, "--tls-cert"), datetime.now(UTC)
-    check_usage(f"--tls-cert {path}", pem(path), SERVER)
+    certificate, now = _load(path, "--cert"), datetime.now(UTC)
+    check_usage(f"--cert {path}", pem(path), SERVER)
     names, ends = _names(certificate), certificate.not_valid_after_utc
     if (problem := problem_with_dates(certificate, now)) is not None:
         raise UsageError(f"{path} {problem}")
@@ -154,7 +154,7 @@ def _is_specific(host: str) -> bool:
 
 def _key(certificate: Path, key: Path | None) -> str:
     assert key is not None
-    check_pair(f"--tls-cert {certificate}", pem(certificate), f"--tls-key {key}", pem(key))
+    check_pair(f"--cert {certificate}", pem(certificate), f"--key {key}", pem(key))
     return f"{key} is the certificate's"
 
 

@@ -35,7 +35,7 @@ def goes_on(record: RunRecord, until: Until | None) -> bool:
         raise UsageError(
             f"the run of {record.path} has ended ({record.stop_reason}) and cannot go on: it kept no "
             "checkpoint of its end, as those of comparisons, with secure aggregation, and without "
-            f"keep_checkpoint. Begin a new run from its weights (--initial {record.path})"
+            f"keep_checkpoint. Begin a new run from its weights (--set initial={record.path})"
         )
     return True
 

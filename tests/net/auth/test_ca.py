@@ -54,7 +54,7 @@ def handshake(own: OwnAuthority, host: str) -> str:
 @pytest.mark.parametrize("host", ["fl.example.org", "127.0.0.1", "::1"])
 def test_a_client_that_trusts_the_authority_takes_the_certificate(own: OwnAuthority, host: str) -> None:
     assert handshake(own, host) == "TLSv1.3"
-    check_usage("tls-cert", own.certificate.read_bytes(), SERVER)
+    check_usage("cert", own.certificate.read_bytes(), SERVER)
 
 
 def test_a_client_refuses_another_name_and_another_authority(own: OwnAuthority, tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_what_may_listen_beyond_loopback(credentials: ServerCredentials):
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: ServerCredentials(certificate=Path("c")), "tls-cert without tls-key"),
-        (lambda: ServerCredentials(key=Path("k")), "tls-key without tls-cert"),
+        (lambda: ServerCredentials(certificate=Path("c")), "cert without key"),
+        (lambda: ServerCredentials(key=Path("k")), "key without cert"),
         (lambda: ServerCredentials(client_ca=Path("ca")), "it needs TLS"),
         (lambda: SiteCredentials(certificate=Path("c")), "certificate without key"),
         (lambda: SiteCredentials(name="a/b"), "name = 'a/b'"),
@@ -344,7 +344,7 @@ def test_a_certificate_that_is_replaced_serves_new_connections(
             await serves(at.address, second, (first, third))
             assert len(errors()) == 1
             assert re.search(
-                r"tls-cert = .*server.pem, .*: they cannot be used \(key values mismatch\)", errors()[0]
+                r"cert = .*server.pem, .*: they cannot be used \(key values mismatch\)", errors()[0]
             )
             certificate.write_text("damaged", encoding="utf-8")
             await serves(at.address, second, (third,))
@@ -417,7 +417,7 @@ def test_a_certificate_that_is_taken_away_and_given_back_ends_nobody(
 def test_a_certificate_with_another_key_is_refused_at_the_start(tmp_path: Path):
     ours = Authority(tmp_path, "ours")
     (certificate, _), (_, key) = ours.issue("one"), ours.issue("two")
-    with pytest.raises(UsageError, match=r"tls-key = .*two.key: they cannot be used .*its own key"):
+    with pytest.raises(UsageError, match=r"key = .*two.key: they cannot be used .*its own key"):
         asyncio.run(listen("127.0.0.1:0", ServerCredentials(certificate, key), LIMITS, Heard().on_channel))
 
 
@@ -441,10 +441,10 @@ def test_files_that_are_no_certificates(tmp_path: Path):
         (
             "server",
             "server",
-            "^certificate = .*: this certificate is for servers, not for .*clientAuth",
+            "^access.certificate = .*: this certificate is for servers, not for .*clientAuth",
         ),
-        ("server", "other", "^certificate = .*: this certificate is for other uses, not for sites"),
-        ("client", "client", "^tls-cert = .*: this certificate is for sites, not for servers: .*serverAuth"),
+        ("server", "other", "^access.certificate = .*: this certificate is for other uses, not for sites"),
+        ("client", "client", "^cert = .*: this certificate is for sites, not for servers: .*serverAuth"),
     ],
 )
 def test_a_certificate_is_for_a_server_or_for_a_site(

@@ -92,7 +92,7 @@ def test_a_certificate_that_is_replaced_is_shown_to_new_connections(
 def test_a_page_whose_files_do_not_fit_is_not_shown(tmp_path: Path) -> None:
     ours = Authority(tmp_path, "ours")
     (certificate, _), (_, key) = ours.issue("one"), ours.issue("two")
-    with pytest.raises(UsageError, match=r"tls-key = .*two.key: they cannot be used .*its own key"):
+    with pytest.raises(UsageError, match=r"key = .*two.key: they cannot be used .*its own key"):
         page_tls(certificate, key)
     with pytest.raises(UsageError, match="cannot be read"):
         page_tls(certificate, tmp_path / "none")

@@ -167,7 +167,7 @@ def test_a_run_that_kept_no_checkpoint_does_not_go_on(tmp_path: Path) -> None:
         database.execute("DELETE FROM checkpoints")
         database.execute("DELETE FROM checksums WHERE part = 'checkpoints'")
     database.close()
-    says = r"has ended \(reached 3 versions\) and cannot go on: .*--initial"
+    says = r"has ended \(reached 3 versions\) and cannot go on: .*--set initial="
     with pytest.raises(ob.UsageError, match=says):
         asyncio.run(enter(serve(experiment(9), tmp_path, MemoryNetwork().listen)))
     assert to_its_end(3, tmp_path) == "reached 3 versions"

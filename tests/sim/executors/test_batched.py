@@ -267,7 +267,7 @@ def test_the_command_line(tmp_path: Path) -> None:
     )
     assert answer.exit_code == 0
     assert ob.read_run(tmp_path / "run").meta["batched"] is True
-    both = ["compare", "digits", "-a", "fedbuff", "--seeds", "1", "--jobs", "1", "--executor", "batched"]
+    both = ["compare", "digits", "-a", "fedbuff", "--seeds", "1", "--workers", "1", "--executor", "batched"]
     answer = CliRunner().invoke(
         commands.app, [*both, "--out", str(tmp_path / "all"), "--set", "until={tasks: 12}"]
     )

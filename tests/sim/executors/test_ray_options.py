@@ -41,7 +41,7 @@ def test_without_ray_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatc
         ob.simulate(ob.fedavg(steps=1), learner=ob.NoTraining(2), executor=ob.OnRay(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     out = tmp_path / "runs"
-    command = ["compare", "digits", "-a", "fedavg,fedbuff", "--out", str(out), "--executor", "ray"]
+    command = ["compare", "digits", "-a", "fedavg", "-a", "fedbuff", "--out", str(out), "--executor", "ray"]
     answer = CliRunner().invoke(app, command)
     assert isinstance(answer.exception, ob.UsageError)  # before any run begins, and so said once
     assert str(answer.exception).count("ray is not installed") == 1
@@ -95,7 +95,7 @@ def test_what_the_command_line_asks_for(
     assert asked == [expected]
 
 
-@pytest.mark.parametrize(("jobs", "share"), [([], 1), (["--jobs", "3"], 3)])
+@pytest.mark.parametrize(("jobs", "share"), [([], 1), (["--workers", "3"], 3)])
 def test_a_comparison_shares_the_cluster(
     jobs: list[str], share: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

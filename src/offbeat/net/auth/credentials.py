@@ -65,9 +65,9 @@ class ServerCredentials:
     revoked: Path | None = None
 
     def __post_init__(self) -> None:
-        _pair("tls-cert", self.certificate, "tls-key", self.key)
+        _pair("cert", self.certificate, "key", self.key)
         if self.client_ca is not None and self.certificate is None:
-            raise UsageError(f"client-ca = {self.client_ca}: it needs TLS, so give tls-cert and tls-key too")
+            raise UsageError(f"client-ca = {self.client_ca}: it needs TLS, so give cert and key too")
         if self.revoked is not None and self.client_ca is None:
             raise UsageError(
                 f"revoked = {self.revoked}: only certificates are revoked so, so give client-ca too; a "
@@ -80,13 +80,13 @@ class ServerCredentials:
             return
         if self.certificate is None and not self.insecure_plaintext:
             raise UsageError(
-                f"listen = {address}: beyond loopback TLS is required; give tls-cert and tls-key, or "
-                "insecure-plaintext, with which everybody on the way can read and change everything"
+                f"listen = {address}: beyond loopback TLS is required; give cert and key, or "
+                "--insecure plaintext, with which everybody on the way can read and change everything"
             )
         if self.client_ca is None and self.tokens is None and not self.insecure_any_name:
             raise UsageError(
                 f"listen = {address}: beyond loopback sites must prove who they are; give client-ca or "
-                "tokens, or insecure-any-name, with which anybody may take part under any name"
+                "tokens, or --insecure any-name, with which anybody may take part under any name"
             )
 
 
@@ -117,9 +117,7 @@ class SiteCredentials:
             check_name("name =", self.name)
         check_token(self.token, "enrol")
         if self.insecure_plaintext and (self.ca or self.certificate):
-            raise UsageError(
-                "insecure-plaintext: with it neither ca nor certificate has a use; give one of them"
-            )
+            raise UsageError("plaintext: with it neither ca nor certificate has a use; give one of them")
 
     def tls(self, address: str) -> bool:
         """Whether the connection to this address is TLS."""
@@ -230,7 +228,7 @@ class Authenticator:
         if FORWARDED_KEY in metadata and not (self._certificates or self._tokens or self._any_name):
             raise _refusal(
                 "a proxy passes this site on, and this server asks sites of its own machine for no proof: "
-                "its operator must give --tokens, or --insecure-any-name"
+                "its operator must give --tokens, or --insecure any-name"
             )
         token: ShownToken = NO_TOKEN
         names = {metadata[SITE_KEY]} if SITE_KEY in metadata else set[str]()

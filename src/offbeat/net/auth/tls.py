@@ -71,14 +71,14 @@ def _for_grpc(certificate: Path, key: Path, client_ca: Path | None) -> grpc.Serv
 
 def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     pem(key)
-    check_usage(f"tls-cert = {certificate}", pem(certificate), SERVER)
+    check_usage(f"cert = {certificate}", pem(certificate), SERVER)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         # With a password given, OpenSSL does not ask for one on the terminal.
         context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         raise UsageError(
-            f"tls-cert = {certificate}, tls-key = {key}: they cannot be used "
+            f"cert = {certificate}, key = {key}: they cannot be used "
             f"({_why(error)}); give a certificate and its own key, without a password"
         ) from None
     return context
