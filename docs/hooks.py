@@ -14,9 +14,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from itertools import groupby
 from pathlib import Path
 from pkgutil import walk_packages
-from typing import Any
-
-from mkdocs.structure.files import File, Files
+from typing import TYPE_CHECKING, Any
 
 import offbeat.algorithms
 from offbeat import parts
@@ -28,6 +26,9 @@ from offbeat_papers.experiments import JudgedExperiment, judge_experiments
 from offbeat_papers.folder import default_results
 from offbeat_papers.tables import site_tables, write_csv_files
 from offbeat_papers.texts import Grid, markdown
+
+if TYPE_CHECKING:
+    from mkdocs.structure.files import Files
 
 DOCS = Path(__file__).parent
 MARK = re.compile(r"^<!-- (\w+)(?:: (\S+))? -->$", re.MULTILINE)
@@ -171,8 +172,10 @@ def reference() -> tuple[str, dict[str, str]]:
     return "\n".join([intro, *links, "", "## Where to go on", last]), titled
 
 
-def on_files(files: Files, config: Any) -> Files:
+def on_files(files: "Files", config: Any) -> "Files":
     """Divide the reference: each section is a page, which the site's search leaves out."""
+    from mkdocs.structure.files import File  # the tests read the other functions without mkdocs
+
     whole = files.get_file_from_path("reference.md")
     if whole is None:  # another project's documentation, built with these hooks
         return files
