@@ -1,6 +1,7 @@
 """Conversion of users' collections of samples: arrays, lists, frames, datasets of other libraries."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,61 @@ from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.data.columns import as_pandas, column_names, is_column, is_frame, is_series
 from offbeat.data.dataset import Dataset, MapDataset, Samples, concatenated
-from offbeat.data.hugging_face import as_map_dataset, is_split, is_split_dict, is_stream
+from offbeat.data.hugging_face import as_map_dataset, is_split, is_split_dict, is_stream, train_and
 from offbeat.data.leaf import is_leaf, samples_by_user
+
+
+@dataclass(frozen=True)
+class Sets:
+    """A federation's data, converted.
+
+    Attributes:
+        train: The train set, or one for each client.
+        validation: One set for each client, or the share of the train samples.
+        test: The common test set. None means no test set.
+        root: The server's samples. None means no such samples.
+        names: The clients' names. None means that they have numbers only.
+    """
+
+    train: Samples | list[Samples]
+    validation: list[Samples] | float = 0.0
+    test: Samples | None = None
+    root: Samples | None = None
+    names: list[Any] | None = None
+
+
+def as_sets(train: Any, test: Any, parts: Any, validation: Any, root: Any, label: str | None) -> Sets:
+    """Convert what `federate` takes. Raises `UsageError` for a set that `as_samples` does not take."""
+    if is_split_dict(train) and ("train" in train or type(train) is not dict):
+        train, own_test = train_and(train, "test" if test is None else None)
+        test = own_test if test is None else test
+    if parts is None and is_leaf(train):
+        train = samples_by_user(train)
+    by_client = train if parts is None else parts
+    names = list(by_client) if isinstance(by_client, Mapping) else None
+    return Sets(
+        _one_per_client(train, label) if parts is None else as_samples(train, label),
+        validation if isinstance(validation, int | float) else _validation_sets(validation, names, label),
+        _other_set(test, label),
+        _other_set(root, label),
+        names,
+    )
+
+
+def as_train_and_other(data: Any, other: str, label: str | None) -> tuple[Samples, Samples | None]:
+    """Convert a train set, and another set if there is one.
+
+    Args:
+        data: Whatever `as_samples` takes, or a pair of these (a pair of columns is x and y), of which the
+            other may be None; or splits of Hugging Face.
+        other: Name of the other split.
+        label: The column of the targets.
+    """
+    if is_split_dict(data):
+        data = train_and(data, other)
+    if isinstance(data, tuple) and len(data) == 2 and not is_labelled(data, label):
+        return as_samples(data[0], label), _other_set(data[1], label)
+    return as_samples(data, label), None
 
 
 def as_samples(data: Any, label: str | None = None) -> Samples:
@@ -30,16 +84,7 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
         UsageError: The data are none of these, or values are missing.
     """
     data = as_pandas(data)
-    if is_frame(data):
-        return _of_frame(data, label)
-    if is_split(data):
-        return as_map_dataset(data, label)
-    if is_stream(data):
-        raise UsageError(
-            f"a {type(data).__name__} is a stream, whose samples have no numbers: load the dataset without "
-            "streaming, or read it into a list"
-        )
-    if label is not None and not isinstance(data, Samples):
+    if label is not None and not isinstance(data, Samples) and not _has_columns(data):
         raise UsageError(
             f"label = {label!r} is for a pandas frame or a Hugging Face dataset, and this is a "
             f"{type(data).__name__}: leave it out"
@@ -50,6 +95,15 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
             return Dataset(data)
         case Samples():
             return data
+        case _ if is_frame(data):
+            return _of_frame(data, label)
+        case _ if is_split(data):
+            return as_map_dataset(data, label)
+        case _ if is_stream(data):
+            raise UsageError(
+                f"a {type(data).__name__} is a stream, whose samples have no numbers: load the dataset "
+                "without streaming, or read it into a list"
+            )
         case str() | bytes():
             raise UsageError(f"a {type(data).__name__} is no dataset: read the file that it names")
         case TensorDataset(tensors=tensors) if len(tensors) in (1, 2):
@@ -70,10 +124,17 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
             return MapDataset(data)
 
 
-def as_other_samples(data: Any, label: str | None) -> Samples:
+def _other_set(data: Any, label: str | None) -> Samples | None:
+    return None if data is None else _as_other_samples(data, label)
+
+
+def _as_other_samples(data: Any, label: str | None) -> Samples:
     """Convert as `as_samples` does, but ignore `label` where the data have no columns."""
-    data = as_pandas(data)
-    return as_samples(data, label if is_frame(data) or is_split(data) else None)
+    return as_samples(data, label if label and _has_columns(as_pandas(data)) else None)
+
+
+def _has_columns(data: Any) -> bool:
+    return is_frame(data) or is_split(data) or is_stream(data)
 
 
 def is_pair(data: Any) -> bool:
@@ -108,6 +169,42 @@ def _dimensions(value: Any) -> int:
         return int(value.ndim)
     nested = isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value)
     return 1 + _dimensions(value[0]) if nested else 0
+
+
+def _one_per_client(train: Any, label: str | None) -> list[Samples]:
+    """The datasets of a sequence or a mapping that has one per client."""
+    several = isinstance(train, list | tuple | Mapping)
+    if not several or is_pair(train):
+        told = "x and y" if several else f"a {type(train).__name__}"
+        such = ", such as frame.groupby(column).indices" if is_frame(train) else ""
+        raise UsageError(
+            f"{told} without parts: give one array of sample indices per client as parts{such}, or a list "
+            "with one dataset per client"
+        )
+    if not train:
+        raise UsageError("no datasets: at least one client is needed; give one dataset per client")
+    if not isinstance(train, Mapping):
+        return [as_samples(samples, label) for samples in train]
+    sets = []
+    for name, samples in train.items():
+        try:
+            sets.append(as_samples(samples, label))
+        except UsageError as error:
+            raise UsageError(f"client {name!r}: {error}") from None
+    return sets
+
+
+def _validation_sets(validation: Any, names: list[Any] | None, label: str | None) -> list[Samples]:
+    """The validation sets in the order of the clients."""
+    if is_leaf(validation):
+        validation = samples_by_user(validation)
+    if isinstance(validation, Mapping):
+        if names is None or set(validation) != set(names):
+            raise UsageError(
+                "validation by the clients' names: give the train sets or parts by the same names, or a list"
+            )
+        validation = [validation[name] for name in names]
+    return [_as_other_samples(samples, label) for samples in validation]
 
 
 def _of_frame(frame: Any, label: str | None) -> Dataset:

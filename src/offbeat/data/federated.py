@@ -16,8 +16,8 @@ import torch
 
 from offbeat.core.errors import UsageError
 from offbeat.data.column_order import in_one_order
-from offbeat.data.columns import Columns, index_of, is_frame
-from offbeat.data.convert import as_other_samples, as_samples, is_labelled, is_pair
+from offbeat.data.columns import Columns, index_of
+from offbeat.data.convert import Sets, as_samples, as_sets, as_train_and_other
 from offbeat.data.dataset import (
     Dataset,
     MapDataset,
@@ -25,8 +25,6 @@ from offbeat.data.dataset import (
     concatenated,
     label_counts,
 )
-from offbeat.data.hugging_face import is_split_dict, train_and
-from offbeat.data.leaf import is_leaf, samples_by_user
 from offbeat.data.parts import check_parts, occupied, parts_of
 from offbeat.data.subsample import fixed_permutation
 
@@ -240,16 +238,11 @@ def own_data(data: Any, validation: float = 0.0, label: str | None = None) -> Fe
     Raises:
         UsageError: The data are none of these, or have no samples.
     """
-    if is_split_dict(data):
-        train, held = train_and(data, "validation")
-        data = train if held is None else (train, held)
-    match data:
-        case FederatedData():
-            federated = data
-        case (train, held) if isinstance(data, tuple) and not is_labelled(data, label):
-            federated = federate([as_samples(train, label)], validation=[as_other_samples(held, label)])
-        case _:
-            federated = federate([as_samples(data, label)])
+    if isinstance(data, FederatedData):
+        federated = data
+    else:
+        train, held = as_train_and_other(data, "validation", label)
+        federated = _divided(Sets([train], 0.0 if held is None else [held]))
     if not validation:
         return federated
     if federated.held_out is not None:
@@ -317,87 +310,42 @@ def federate(
     """
     if isinstance(train, Source):
         train, test = train.train, train.test if test is None else test
-    elif is_split_dict(train) and ("train" in train or type(train) is not dict):
-        train, own_test = train_and(train, "test" if test is None else None)
-        test = own_test if test is None else test
-    if parts is None and is_leaf(train):
-        train = samples_by_user(train)
-    by_client = parts if parts is not None else train
+    sets = as_sets(train, test, parts, validation, root, label)
+    return _divided(sets, () if parts is None else parts_of(parts, index_of(train)), drop_empty)
+
+
+def _divided(sets: Sets, parts: Sequence[npt.NDArray[Any]] = (), drop_empty: bool = False) -> FederatedData:
+    """Divide samples among clients: by `parts`, or with a train set for each client."""
+    clients = sets.train if isinstance(sets.train, list) else parts
+    kept = occupied([len(client) for client in clients], drop_empty)
     starts = None
-    if parts is None:
-        sets = _one_per_client(train, label)
-        clients = len(sets)
-        kept = occupied([len(samples) for samples in sets], drop_empty)
-        sets = in_one_order(_called("{}", [sets[client] for client in kept], kept, by_client))
-        ends = np.cumsum([len(samples) for samples in sets])
-        whole, rows = concatenated(sets), np.split(np.arange(ends[-1]), ends[:-1])
+    if isinstance(sets.train, list):
+        own = in_one_order(_called("{}", sets.train, kept, sets.names))
+        ends = np.cumsum([len(samples) for samples in own])
+        whole, rows = concatenated(own), np.split(np.arange(ends[-1]), ends[:-1])
         starts = tuple(int(part[0]) for part in rows)
     else:
-        whole, rows = as_samples(train, label), parts_of(parts, index_of(train))
-        clients = len(rows)
-        kept = occupied([len(part) for part in rows], drop_empty)
-        rows = [rows[client] for client in kept]
+        whole, rows = sets.train, [parts[client] for client in kept]
     check_parts(rows, len(whole))
-    all_names = [str(name) for name in by_client] if isinstance(by_client, Mapping) else []
-    names = tuple(all_names[client] for client in kept) if all_names else ()
-    tested, trusted = (None if other is None else as_other_samples(other, label) for other in (test, root))
-    if isinstance(validation, int | float):
-        remain, held = _held_out(rows, validation)
-        return FederatedData(whole, tested, Rows.of(remain), held, starts, trusted, names)
-    held_sets = [as_other_samples(samples, label) for samples in _by_client(validation, by_client)]
-    if len(held_sets) != clients:
-        raise UsageError(f"validation: {len(held_sets)} datasets for {clients} clients; give one for each")
-    held_sets = [held_sets[client] for client in kept]
-    whole, *held_sets = in_one_order(
-        {"the train set": whole, **_called("validation of {}", held_sets, kept, by_client)}
-    )
+    names = () if sets.names is None else tuple(str(sets.names[client]) for client in kept)
+    if not isinstance(sets.validation, list):
+        remain, held = _held_out(rows, sets.validation)
+        return FederatedData(whole, sets.test, Rows.of(remain), held, starts, sets.root, names)
+    if (given := len(sets.validation)) != len(clients):
+        raise UsageError(f"validation: {given} datasets for {len(clients)} clients; give one for each")
+    called = _called("validation of {}", sets.validation, kept, sets.names)
+    whole, *held_sets = in_one_order({"the train set": whole, **called})
     ends = len(whole) + np.cumsum([len(samples) for samples in held_sets])
     held_parts = np.split(np.arange(len(whole), ends[-1]), ends[:-1] - len(whole))
     every = concatenated([whole, *held_sets])
-    return FederatedData(every, tested, Rows.of(rows), Rows.of(held_parts), starts, trusted, names)
+    return FederatedData(every, sets.test, Rows.of(rows), Rows.of(held_parts), starts, sets.root, names)
 
 
-def _one_per_client(train: Any, label: str | None) -> list[Samples]:
-    """The datasets of a sequence or a mapping that has one per client."""
-    several = isinstance(train, list | tuple | Mapping)
-    if not several or is_pair(train):
-        told = "x and y" if several else f"a {type(train).__name__}"
-        such = ", such as frame.groupby(column).indices" if is_frame(train) else ""
-        raise UsageError(
-            f"{told} without parts: give one array of sample indices per client as parts{such}, or a list "
-            "with one dataset per client"
-        )
-    if not train:
-        raise UsageError("no datasets: at least one client is needed; give one dataset per client")
-    if not isinstance(train, Mapping):
-        return [as_samples(samples, label) for samples in train]
-    sets = []
-    for name, samples in train.items():
-        try:
-            sets.append(as_samples(samples, label))
-        except UsageError as error:
-            raise UsageError(f"client {name!r}: {error}") from None
-    return sets
-
-
-def _called(text: str, sets: Sequence[Samples], numbers: Sequence[int], clients: Any) -> dict[str, Samples]:
-    """The sets of some clients, by what they are called in messages: by the names that a mapping has."""
-    names = list(clients) if isinstance(clients, Mapping) else None
-    told = [f"client {number if names is None else repr(names[number])}" for number in numbers]
-    return {text.format(own): samples for own, samples in zip(told, sets, strict=True)}
-
-
-def _by_client(validation: Any, clients: Any) -> list[Any]:
-    """The validation sets in the order of the clients, whose names a mapping has."""
-    if is_leaf(validation):
-        validation = samples_by_user(validation)
-    if not isinstance(validation, Mapping):
-        return list(validation)
-    if not isinstance(clients, Mapping) or set(validation) != set(clients):
-        raise UsageError(
-            "validation by the clients' names: give the train sets or parts by the same names, or a list"
-        )
-    return [validation[name] for name in clients]
+def _called(
+    text: str, sets: Sequence[Samples], kept: Sequence[int], names: Sequence[Any] | None
+) -> dict[str, Samples]:
+    """The sets of some clients, by what they are called in messages."""
+    return {text.format(f"client {n if names is None else repr(names[n])}"): sets[n] for n in kept}
 
 
 def _held_out(

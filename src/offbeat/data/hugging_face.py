@@ -35,16 +35,6 @@ def is_split_dict(data: Any) -> bool:
     return isinstance(data, Mapping) and len(data) > 0 and all(is_split(own) for own in data.values())
 
 
-def split_of(splits: Mapping[str, Any], name: str) -> Any:
-    """A split by its name. Raises `UsageError` where the dataset lacks it."""
-    if name not in splits:
-        raise UsageError(
-            f"a {type(splits).__name__} has the splits {', '.join(splits)}, and no {name}: give one of them, "
-            f"such as data[{next(iter(splits))!r}], or dict(data) where each is a client's"
-        )
-    return splits[name]
-
-
 def train_and(splits: Mapping[str, Any], other: str | None) -> tuple[Any, Any]:
     """The split "train", and another one where there is one; the log names those that are not used.
 
@@ -55,11 +45,15 @@ def train_and(splits: Mapping[str, Any], other: str | None) -> tuple[Any, Any]:
     Raises:
         UsageError: There is no split "train".
     """
+    if "train" not in splits:
+        raise UsageError(
+            f"a {type(splits).__name__} has the splits {', '.join(splits)}, and no train: give one of them, "
+            f"such as data[{next(iter(splits))!r}], or dict(data) where each is a client's"
+        )
     used = ["train"] if other is None or other not in splits else ["train", other]
-    found = [split_of(splits, name) for name in used]
     if len(used) < len(splits):
         log.warning("of the splits %s only %s used", ", ".join(splits), _are(used))
-    return found[0], found[1] if len(found) > 1 else None
+    return splits["train"], splits[used[1]] if used[1:] else None
 
 
 def _are(names: Sequence[str]) -> str:

@@ -10,10 +10,9 @@ from offbeat.allowed import NOTHING, Allow, Allowed, Load
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
-from offbeat.data.convert import as_other_samples, as_samples, is_labelled
+from offbeat.data.convert import as_train_and_other
 from offbeat.data.dataset import Samples, class_labels
 from offbeat.data.federated import FederatedData, Source, federate
-from offbeat.data.hugging_face import is_split_dict, train_and
 from offbeat.local.criterion import Evaluate, Step
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.losses import LOSSES, Loss
@@ -57,11 +56,11 @@ def own_data(recipe: Recipe, allow: Allow = NOTHING) -> FederatedData:
                 data.partition.kind, where,
             )  # fmt: skip
         return made
+    sets, groups = ((made.train, made.test), made.groups) if isinstance(made, Source) else (made, None)
     try:
-        train, test = _train_and_test(made, data.label)
+        train, test = as_train_and_other(sets, "test", data.label)
     except UsageError as error:
         raise UsageError(f"{where} returned a {type(made).__name__}: {error}") from None
-    groups = made.groups if isinstance(made, Source) else None
     if groups is None and data.partition.kind == "natural":
         raise UsageError(
             f"data.partition 'natural' divides by groups, and {where} returned none: return "
@@ -71,18 +70,6 @@ def own_data(recipe: Recipe, allow: Allow = NOTHING) -> FederatedData:
         labels_of(train, data), recipe.clients, stream(recipe.seed, Purpose.PARTITION), groups
     )
     return federate(train, test, parts, validation=data.validation, drop_empty=data.drop_empty)
-
-
-def _train_and_test(made: Any, label: str | None) -> tuple[Samples, Samples | None]:
-    if is_split_dict(made):
-        made = train_and(made, "test")
-    match made:
-        case Source():
-            return made.train, made.test
-        case (train, test) if isinstance(made, tuple) and not is_labelled(made, label):
-            return as_samples(train, label), None if test is None else as_other_samples(test, label)
-        case _:
-            return as_samples(made, label), None
 
 
 def labels_of(train: Samples, data: Data) -> Any:
