@@ -20,6 +20,12 @@ def system(root: Path, groups: str, **files: str) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept() -> None:
+    """A folder of an earlier test may have had this one's name."""
+    cpu_quota.cache_clear()
+
+
 V1 = "5:memory:/docker/abc\n4:cpu,cpuacct:/docker/abc\n"
 
 

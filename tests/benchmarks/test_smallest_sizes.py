@@ -22,6 +22,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "aggregators.py": ("--sizes 1e3 --clients 2 --repeats 5 --threads 1 --window-sizes 2 --json out.json",),
     "batched.py": ("--repeats 1 --rounds 1 --models logistic --json out.json",),
     "codecs.py": ("--sizes 1e3",),
+    "cut_links.py": ("--megabytes 0.5 --updates 1 --cuts 0.3 --json out.json",),
     "dataloader.py": (f"--pairs 1 --tasks 1 --models logistic --before {ROOT / 'src'} --json out.json",),
     "examples_privacy.py": ("--seeds 1 --tasks 4",),
     "feature_scaling.py": ("--seeds 1",),

@@ -78,7 +78,7 @@ class Network:
     @contextmanager
     def instead_of_grpc(self) -> Iterator[None]:
         """Open the calls of clients here, in all of a run: patches of single calls overlap, and stay."""
-        with patch("offbeat.net.grpc.client.open_channel", lambda *_: _GrpcChannel(self)):
+        with patch("offbeat.net.grpc.call.open_channel", lambda *_: _GrpcChannel(self)):
             yield
 
     def open(self, metadata: Any) -> "Call":

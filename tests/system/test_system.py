@@ -16,7 +16,7 @@ from msgspec.structs import replace
 pytest.importorskip("apsw")
 pytest.importorskip("greenlet")
 
-from offbeat.net.grpc import client
+from offbeat.net.grpc import call
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import MessageHandler
@@ -81,9 +81,9 @@ def test_a_seed_gives_the_same_run_in_another_process() -> None:
 
 @pytest.mark.xdist_group("system")
 def test_nothing_stays_in_place_of_grpc() -> None:
-    before = client.open_channel
+    before = call.open_channel
     simulate(0)
-    assert client.open_channel is before
+    assert call.open_channel is before
 
 
 def test_seeds_differ_and_have_all_algorithms() -> None:

@@ -65,8 +65,8 @@ class GlobalModel:
         self.release: Release = release or EachUpdate()
         self.model = model.sharing(algorithm.objective.shared_vectors)
         self.version, self._down = version, down
-        # The current version, and what clients are sent of it.
-        self._sent = self.model, self.as_sent(self.model)
+        # What clients are sent of the current version, once it was rounded.
+        self._rounded: Model | None = None
         # The version from which each task trains that is in training, or may be brought back.
         self.bases: dict[TaskId, tuple[Version, Model]] = {}
         # The version that a task in training was sent in mid-task.
@@ -142,9 +142,11 @@ class GlobalModel:
     @property
     def sent(self) -> Model:
         """The current version as clients are sent it."""
-        if self._sent[0] is not self.model:
-            self._sent = self.model, self.as_sent(self.model)
-        return self._sent[1]
+        if self._down == "float32":
+            return self.model
+        if self._rounded is None:
+            self._rounded = self.as_sent(self.model)
+        return self._rounded
 
     def as_sent(self, model: Model) -> Model:
         """A version as clients are sent it."""
@@ -213,7 +215,7 @@ class GlobalModel:
         if saved and reason is None and not all_finite(tensor for old in saved for tensor in old.changed()):
             reason = "the memory of its aggregator or server steps is not finite"
         if reason is None:
-            self.model = model
+            self.model, self._rounded = model, None
             return
         for old in saved:
             old.restore()
@@ -279,7 +281,7 @@ class GlobalModel:
         # A version that tasks train from is one object: arithmetic skips what starts at the model itself.
         sent = self.versions() if self._down == "float32" else {}
         alive = {**sent, self.version: self.model}.get(event.to)
-        self.model, self.version = alive or self.good.load(), version
+        self.model, self.version, self._rounded = alive or self.good.load(), version, None
         for memory in (self.memory, *self.step_memories):
             memory.clear()
         self.updates = {task: u for task, u in self.updates.items() if u.task.newest <= event.to}

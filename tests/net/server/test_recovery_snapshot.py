@@ -315,7 +315,7 @@ NOT_SAVED = {
     },
     Engine: {
         "record": "given", "tensors": "the driver's", "until": "given", "_model_bytes": "given",
-        "_model_bits": "given", "failed": "a run with helpers has no snapshots",
+        "_update_bits": "given", "failed": "a run with helpers has no snapshots",
     },
     Server: {
         "schedule": "given", "_seed": "given",
