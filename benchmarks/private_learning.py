@@ -34,7 +34,7 @@ from offbeat.core.aggregator import SumOnly, Update, UpdateSum
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
 from offbeat.models.logistic import LogisticRegression
-from offbeat.report.statistics import student_t
+from offbeat.report.seed_statistics import student_t
 
 CLIENTS, STEPS, DELTA = 100, 5, 1e-3
 SIZES = {"digits": (10, 30), "heart_disease": (3, 4)}  # clients of a buffer, clients at a time

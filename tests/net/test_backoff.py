@@ -10,7 +10,7 @@ import pytest
 
 from offbeat.core.errors import RunError
 from offbeat.net.backoff import GIVE_UP_AFTER, LONGEST_DELAY, Backoff
-from offbeat.net.client.client import SiteClient
+from offbeat.net.client.site_client import SiteClient
 from offbeat.net.client.transfers import Attempts
 from offbeat.net.messages import Rejected
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError
@@ -127,7 +127,7 @@ def test_a_server_that_does_not_let_a_site_in_is_asked_less_and_less_often(
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr("offbeat.net.client.client.Backoff", Noted)
+    monkeypatch.setattr("offbeat.net.client.site_client.Backoff", Noted)
     with pytest.raises(RunError, match="enough"):
         asyncio.run(SiteClient(connect, never, 10).run())
     assert all(0.25 * 2**k <= wait <= 0.5 * 2**k for k, wait in enumerate(waits[:6]))

@@ -15,7 +15,7 @@ from offbeat.models.specs import LogisticSpec, StandardizedSpec
 from offbeat.net import SitePolicy
 from offbeat.net.client.sent_lines import sent_lines
 from offbeat.net.client.site import STATISTICS
-from offbeat.recipes.statistics import read_statistics
+from offbeat.recipes.standardize import read_statistics
 from offbeat.sim.gather_statistics import statistics_experiment
 
 SITES = {"north": torch.randn(40, 3) * 5 + 100, "south": torch.randn(25, 3) * 5 + 90}

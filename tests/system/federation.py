@@ -36,7 +36,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult, LocalTask, TaskControl, TaskInputs
 from offbeat.core.limits import Every
 from offbeat.core.model import Model
-from offbeat.net.client.client import SiteClient
+from offbeat.net.client.site_client import SiteClient
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import (

@@ -6,7 +6,7 @@ from math import exp, isfinite
 from pathlib import Path
 from statistics import median
 
-from offbeat.report.statistics import CONFIDENCE
+from offbeat.report.seed_statistics import CONFIDENCE
 from offbeat.runs.csv_text import csv_text
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.arm_rows import ItemRows

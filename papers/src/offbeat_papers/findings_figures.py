@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from offbeat.report.figures import blank_figure, save, style_axes
 from offbeat.report.palette import MUTED
-from offbeat.report.statistics import CONFIDENCE
+from offbeat.report.seed_statistics import CONFIDENCE
 from offbeat.verdicts.average import Average
 from offbeat.verdicts.verdict import Verdict
 from offbeat_papers.experiments import load_experiments

@@ -6,7 +6,7 @@ from math import sqrt
 
 import numpy as np
 
-from offbeat.report.statistics import student_t
+from offbeat.report.seed_statistics import student_t
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from math import exp, inf, isfinite, log
 from statistics import median
 
 from offbeat.core.metric_names import NamedMetric
-from offbeat.report.statistics import CONFIDENCE
+from offbeat.report.seed_statistics import CONFIDENCE
 from offbeat.units import number_text
 from offbeat.verdicts.answers import Quantifier
 from offbeat.verdicts.average import Average

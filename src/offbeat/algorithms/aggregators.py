@@ -24,7 +24,7 @@ from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.types import NUMBER
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_steps, weighted_sum
-from offbeat.vectors.pool import POOL
+from offbeat.vectors.memory_pool import POOL
 
 MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update"), NUMBER]
 

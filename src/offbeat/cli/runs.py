@@ -19,7 +19,7 @@ from offbeat.cli.common_options import (
     choose_goal,
 )
 from offbeat.cli.console import err, out, print_json
-from offbeat.cli.statistics import show_statistics, statistics_document
+from offbeat.cli.feature_statistics_table import show_statistics, statistics_document
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.core.extras import requires_extra
 from offbeat.documents import user_path
@@ -53,7 +53,7 @@ def report(
 
     Of a run that has gathered statistics of features, these are printed too.
     """
-    from offbeat.recipes.statistics import read_statistics
+    from offbeat.recipes.standardize import read_statistics
     from offbeat.report import clients_csv as to_csv
     from offbeat.report import make_table, write_figures, write_html, write_table
     from offbeat.report.labels import group_by_label, in_recipe_order

@@ -46,7 +46,7 @@ def status(
     if target.startswith(("http://", "https://")):
         token = read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "").strip() or None
         with requires_extra("net"):
-            from offbeat.net.monitor.client import fetch_snapshot
+            from offbeat.net.monitor.dashboard_client import fetch_snapshot
         snapshot = fetch_snapshot(target, token=token, ca=ca, unencrypted=unencrypted)
         running = snapshot.stopped is None
         state = "running" if running else f"ended: {snapshot.stopped}"

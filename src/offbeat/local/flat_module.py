@@ -12,7 +12,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.tensor_kinds import EXPANDED, overlaps
 from offbeat.data.dataset import Batch
-from offbeat.vectors.pool import POOL
+from offbeat.vectors.memory_pool import POOL
 
 
 def _cutter(entries: Sequence[Entry]) -> Callable[[Tensor], list[Tensor]]:

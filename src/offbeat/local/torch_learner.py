@@ -52,9 +52,9 @@ from offbeat.local.misread_scores import ScoreWatch
 from offbeat.local.objectives import Plain
 from offbeat.local.own_code import is_known, runs_own_code
 from offbeat.local.representation import representing
+from offbeat.local.running_statistics import estimate_from
 from offbeat.local.seeding import generators_kept, seeded
 from offbeat.local.session import Parts, Session, checkpoint, restore, result_of
-from offbeat.local.statistics import estimate_from
 from offbeat.local.steps import take_steps
 from offbeat.local.task_batches import Secret, TaskBatches, simulated_secret
 from offbeat.local.training import Training

@@ -31,7 +31,7 @@ from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names
 from offbeat.recipes.own import labels_of, own_data, own_training
 from offbeat.recipes.recipe import Recipe
-from offbeat.recipes.statistics import standardized
+from offbeat.recipes.standardize import standardized
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.progress import Watcher

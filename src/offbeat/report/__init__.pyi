@@ -23,7 +23,7 @@ from offbeat.report.labels import (
 from offbeat.report.records import group_runs as group_runs
 from offbeat.report.render import to_rich as to_rich, to_text as to_text
 from offbeat.report.static import write_figures as write_figures
-from offbeat.report.statistics import (
+from offbeat.report.seed_statistics import (
     Difference as Difference,
     Stat as Stat,
     paired_difference as paired_difference,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from offbeat.report.activity import Activity
-from offbeat.report.statistics import stat
+from offbeat.report.seed_statistics import stat
 from offbeat.runs.record import RunRecord
 
 MAX_BINS = 100

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from offbeat.core.metric_names import NamedMetric
 from offbeat.report.relative_times import Bound, TimeRatio, mostly_reached, time_ratio
-from offbeat.report.statistics import BySeed, stat
+from offbeat.report.seed_statistics import BySeed, stat
 from offbeat.runs.record import RunRecord
 from offbeat.units import Unit, number_text, plain_text
 from offbeat.verdicts.average import PairSample

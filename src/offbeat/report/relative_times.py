@@ -6,7 +6,7 @@ from math import exp
 from statistics import fmean, stdev
 from typing import Literal
 
-from offbeat.report.statistics import BySeed
+from offbeat.report.seed_statistics import BySeed
 from offbeat.verdicts.cost import Cost, log_ratio
 
 Bound = Literal["", ">", "<", "≈"]

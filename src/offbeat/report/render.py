@@ -11,7 +11,7 @@ from rich.table import Column
 from rich.text import Text
 
 from offbeat.report.labels import short_keys
-from offbeat.report.statistics import Difference, Stat
+from offbeat.report.seed_statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
 from offbeat.units import Unit, mean_text, number_text
 

@@ -12,7 +12,7 @@ from offbeat.report.headline import Headline, no_time_text, time_headline, value
 from offbeat.report.labels import Label, LabelledRuns, group_by_label
 from offbeat.report.records import Evaluations, Rows, choose_metric, clock_name, read_evaluations
 from offbeat.report.relative_times import SAME, Bound, TimeRatio, mostly_reached, time_ratio
-from offbeat.report.statistics import BySeed, Difference, Stat, paired_difference, stat
+from offbeat.report.seed_statistics import BySeed, Difference, Stat, paired_difference, stat
 from offbeat.runs.record import RunRecord
 from offbeat.units import Unit, time_unit
 from offbeat.verdicts.cost import Cost

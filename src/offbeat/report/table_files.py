@@ -10,7 +10,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.documents import user_path
 from offbeat.report.render import Cells, difference_cells, to_cells
-from offbeat.report.statistics import Difference, Stat
+from offbeat.report.seed_statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
 from offbeat.runs.csv_text import csv_text
 

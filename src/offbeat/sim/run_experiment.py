@@ -33,8 +33,8 @@ from offbeat.sim.executors.start import started
 from offbeat.sim.executors.start_method import refuse_while_main_is_imported
 from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher, check_watcher
-from offbeat.sim.restore import final_model, restore
 from offbeat.sim.result import MemoryRecorder, Run
+from offbeat.sim.resume import final_model, restore
 from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.simulation import Recorder, Simulation
 from offbeat.world.world import World

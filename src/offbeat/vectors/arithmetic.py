@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from offbeat.vectors.chunked import CHUNK, for_each_chunk, in_chunks, is_short, map_chunks
-from offbeat.vectors.pool import POOL
+from offbeat.vectors.memory_pool import POOL
 
 # Adding −0.0 changes no number, neither 0.0 nor −0.0.
 _ZERO = torch.tensor(-0.0)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from offbeat.cores import usable_cores
-from offbeat.vectors.pool import POOL
+from offbeat.vectors.memory_pool import POOL
 
 CHUNK = 2**16  # elements; those of several vectors fit in a cache
 LONG = 2**20  # elements; threads do not slow down longer vectors

@@ -11,7 +11,7 @@ import pytest
 import offbeat as ob
 from offbeat.models.specs import LogisticSpec
 from offbeat.net import join
-from offbeat.net.monitor.client import fetch_snapshot
+from offbeat.net.monitor.dashboard_client import fetch_snapshot
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.net.server.server_learner import server_learner

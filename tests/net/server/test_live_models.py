@@ -59,7 +59,7 @@ class LiveModels(TorchDispatchMode):
 @pytest.fixture(autouse=True)
 def _no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory that is freed is gone, as that of a large model."""
-    monkeypatch.setattr("offbeat.vectors.pool.MOST", 0)
+    monkeypatch.setattr("offbeat.vectors.memory_pool.MOST", 0)
 
 
 class Served:

@@ -21,7 +21,7 @@ from offbeat.core.buffers import Buffers
 from offbeat.core.learner import NO_INPUTS, Learner, LocalTask
 from offbeat.core.objective import Objective
 from offbeat.local.objectives import Plain
-from offbeat.sim.executors.ray.pool import RayPool, pack
+from offbeat.sim.executors.ray.actors import RayPool, pack
 from tests.sim.sim_worlds import WORLDS, Lent, Wrapped, digits, make, normed, outcome
 
 ray: Any = pytest.importorskip("ray")
@@ -277,7 +277,7 @@ import sys, time, torch
 from tests.sim.sim_worlds import digits
 from offbeat.core.learner import LocalTask, NO_INPUTS
 from offbeat.local.objectives import Plain
-from offbeat.sim.executors.ray.pool import RayPool
+from offbeat.sim.executors.ray.actors import RayPool
 from offbeat.sim.executors.ray.cluster import OnRay
 learner = digits()
 pool = RayPool(learner, Plain(), OnRay(sys.argv[1], 1))

@@ -16,7 +16,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.report.statistics import CONFIDENCE
+from offbeat.report.seed_statistics import CONFIDENCE
 from offbeat.verdicts.average import PairSample, average, column_correlation
 from offbeat.verdicts.cost import Cost
 from offbeat.verdicts.multiplicity import LEVEL, false_discovery

@@ -19,7 +19,6 @@ from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
-from offbeat.net.client.client import SiteClient
 from offbeat.net.client.connector import connector
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.first_batch import trying
@@ -27,6 +26,7 @@ from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.reconnecting import Connect, OfSite
 from offbeat.net.client.sent_log import SentLog
 from offbeat.net.client.site import OwnModel, Site
+from offbeat.net.client.site_client import SiteClient
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.client.told_statistics import ToldStatistics

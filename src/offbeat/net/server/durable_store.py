@@ -37,12 +37,12 @@ from offbeat.net.server.recovery import recover
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
 from offbeat.runs.best import BestModel
+from offbeat.runs.checkpoint_tensors import read_version
 from offbeat.runs.checksums import Key
 from offbeat.runs.durable_files import make_directory
 from offbeat.runs.extension import limits_meta
 from offbeat.runs.packing import pack_tensors
 from offbeat.runs.record import read_run
-from offbeat.runs.restore import read_version
 from offbeat.runs.schema import Metric
 from offbeat.runs.store import RunStore, Statement
 

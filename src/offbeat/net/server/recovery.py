@@ -14,9 +14,9 @@ from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.stored_updates import NEWEST, Stored, recorded_update
+from offbeat.runs.checkpoint_tensors import read_version, restore_model
 from offbeat.runs.damage import damage, reading
 from offbeat.runs.record import RunRecord
-from offbeat.runs.restore import read_version, restore_model
 from offbeat.runs.schema import DATABASE, Metric
 
 log = logging.getLogger(__name__)

@@ -20,8 +20,8 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.stored_updates import StoredUpdates, recorded_update
+from offbeat.runs.checkpoint_tensors import restore_model
 from offbeat.runs.record import Checkpoint, RunRecord
-from offbeat.runs.restore import restore_model
 
 log = logging.getLogger(__name__)
 _ALL_REMEMBERED = 2**31

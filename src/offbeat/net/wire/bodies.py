@@ -13,7 +13,7 @@ from offbeat.core.wire_types import NumberType
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.limits import Limits
-from offbeat.vectors.pool import POOL
+from offbeat.vectors.memory_pool import POOL
 
 VALUES, INTEGERS, SHARED = pb.Part.VALUES, pb.Part.INTEGERS, pb.Part.SHARED
 DELTA, PAYLOAD = pb.Part.DELTA, pb.Part.PAYLOAD

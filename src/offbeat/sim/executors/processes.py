@@ -26,7 +26,16 @@ from offbeat.core.learner import Learner, LocalResult, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.sim.executors.by_value import Deferred, main_hidden
-from offbeat.sim.executors.pool import (
+from offbeat.sim.executors.shared_memory import Block
+from offbeat.sim.executors.start_method import (
+    NEEDS_GUARD,
+    UNGUARDED,
+    adopt_environment,
+    spawn_context,
+    worker_context,
+)
+from offbeat.sim.executors.worker_log import Line, WorkerLog, log_lines
+from offbeat.sim.executors.worker_pool import (
     Crashed,
     Done,
     OutOfMemory,
@@ -39,15 +48,6 @@ from offbeat.sim.executors.pool import (
     failure,
     raise_failure,
 )
-from offbeat.sim.executors.shared_memory import Block
-from offbeat.sim.executors.start_method import (
-    NEEDS_GUARD,
-    UNGUARDED,
-    adopt_environment,
-    spawn_context,
-    worker_context,
-)
-from offbeat.sim.executors.worker_log import Line, WorkerLog, log_lines
 
 _UNPICKLABLE = PicklingError, AttributeError, TypeError, RuntimeError, NotImplementedError, RecursionError
 

@@ -16,8 +16,8 @@ from offbeat.sim.executors.batched import BatchTraining
 from offbeat.sim.executors.in_process import InProcess
 from offbeat.sim.executors.leftovers import collect_leftovers
 from offbeat.sim.executors.processes import ProcessPool
+from offbeat.sim.executors.ray.actors import RayPool
 from offbeat.sim.executors.ray.cluster import OnRay
-from offbeat.sim.executors.ray.pool import RayPool
 
 
 @contextmanager

@@ -18,8 +18,8 @@ from offbeat.core.learner import Learner, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
-from offbeat.sim.executors.pool import arrays, evaluate_for, failure
 from offbeat.sim.executors.worker_log import WorkerLog
+from offbeat.sim.executors.worker_pool import arrays, evaluate_for, failure
 from offbeat.version import __version__
 
 Packed = tuple[bytes, list[Any]]

@@ -14,7 +14,7 @@ from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.streams import Purpose, stream
 from offbeat.data import Dataset, FederatedData, Rows, federate
-from offbeat.local import statistics
+from offbeat.local import running_statistics
 from offbeat.local.objectives import Plain
 
 LOCAL = OwnBuffers(Plain(), stateful=True)
@@ -125,20 +125,20 @@ def test_a_later_layers_statistics_are_of_what_reaches_it() -> None:
 
 
 def test_several_batches_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(statistics, "BATCH", 2)
+    monkeypatch.setattr(running_statistics, "BATCH", 2)
     learner = tiny(FIRST, SECOND)
     (mean, variance), counter = statistics_of(learner.estimated(learner.initial(0), 3))
     order = stream(3, Purpose.STATISTICS).choice(4, 4, replace=False)
     batches = np.array(FIRST + SECOND)[order].reshape(2, 2)
     assert (mean, counter) == (5.0, [2])
     assert variance == pytest.approx(batches.var(1, ddof=1).mean())
-    monkeypatch.setattr(statistics, "BATCH", 4)
-    assert [len(part) for part in statistics.pieces(torch.arange(9))] == [3, 3, 3]
-    assert [len(part) for part in statistics.pieces(torch.arange(5))] == [3, 2]
+    monkeypatch.setattr(running_statistics, "BATCH", 4)
+    assert [len(part) for part in running_statistics.pieces(torch.arange(9))] == [3, 3, 3]
+    assert [len(part) for part in running_statistics.pieces(torch.arange(5))] == [3, 2]
 
 
 def test_no_more_samples_than_are_wanted_and_the_seed_says_which(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.local.statistics.SAMPLES", 3)
+    monkeypatch.setattr("offbeat.local.running_statistics.SAMPLES", 3)
     numbers = [float(2**i) for i in range(10)]
     learner = tiny(numbers[:4], numbers[4:])
     means = [statistics_of(learner.estimated(learner.initial(0), seed))[0][0] for seed in range(5)]

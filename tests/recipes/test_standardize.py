@@ -15,7 +15,7 @@ from offbeat.inference.trained import trained_module
 from offbeat.models.specs import StandardizedSpec
 from offbeat.recipes.build import make_learner, make_server_learner, resume_run, run_recipe
 from offbeat.recipes.load import load_recipe
-from offbeat.recipes.statistics import read_statistics
+from offbeat.recipes.standardize import read_statistics
 from offbeat.runs.record import read_run
 
 

@@ -10,9 +10,9 @@ import torch
 
 import offbeat as ob
 from offbeat.cli.console import print_json
-from offbeat.cli.statistics import show_statistics, statistics_document
+from offbeat.cli.feature_statistics_table import show_statistics, statistics_document
 from offbeat.local.feature_statistics import StatisticsLearner
-from offbeat.recipes.statistics import read_statistics
+from offbeat.recipes.standardize import read_statistics
 from offbeat.sim.gather_statistics import statistics_experiment
 from offbeat.sim.run_experiment import simulate_experiment
 from offbeat.world.world import World

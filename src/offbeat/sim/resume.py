@@ -5,9 +5,9 @@ from offbeat.core.layout import Layout
 from offbeat.core.limits import Until
 from offbeat.core.model import Model
 from offbeat.core.recorded import ReplayError
+from offbeat.runs.checkpoint_tensors import restore_model
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord
-from offbeat.runs.restore import restore_model
 from offbeat.runs.schema import MODEL
 from offbeat.sim.backend import LiveBackend, ReplayBackend
 from offbeat.sim.simulation import Recorder, Simulation

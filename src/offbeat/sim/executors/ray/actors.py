@@ -15,7 +15,10 @@ import torch
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
-from offbeat.sim.executors.pool import (
+from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, import_ray
+from offbeat.sim.executors.ray.worker import Packed, RayWorker, packed, tensor, tensors
+from offbeat.sim.executors.worker_log import Line, log_lines
+from offbeat.sim.executors.worker_pool import (
     Crashed,
     Done,
     OutOfMemory,
@@ -26,9 +29,6 @@ from offbeat.sim.executors.pool import (
     arrays,
     raise_failure,
 )
-from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, import_ray
-from offbeat.sim.executors.ray.worker import Packed, RayWorker, packed, tensor, tensors
-from offbeat.sim.executors.worker_log import Line, log_lines
 from offbeat.version import __version__
 
 START_SECONDS = 300.0  # s without any worker

@@ -5,7 +5,7 @@ import gc
 import pytest
 import torch
 
-from offbeat.vectors.pool import LEAST, MOST, SPARE, VectorPool
+from offbeat.vectors.memory_pool import LEAST, MOST, SPARE, VectorPool
 
 
 @pytest.mark.thorough
@@ -42,7 +42,7 @@ def test_small_and_huge_room_is_not_kept():
 
 
 def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("offbeat.vectors.pool.SPARE_BYTES", 3 * 400_000)
+    monkeypatch.setattr("offbeat.vectors.memory_pool.SPARE_BYTES", 3 * 400_000)
     rooms = VectorPool()
     used = [rooms.vector(100_000, torch.float32) for _ in range(5)]
     places = [vector.data_ptr() for vector in used]
@@ -50,7 +50,7 @@ def test_only_so_much_is_kept(monkeypatch: pytest.MonkeyPatch):
         del used[0]
     assert [spare.vector.data_ptr() for spare in rooms._spare] == places[2:]  # the last ones freed
     used = [rooms.vector(LEAST // 4, torch.float32) for _ in range(2 * SPARE)]
-    monkeypatch.setattr("offbeat.vectors.pool.SPARE_BYTES", 1 << 40)
+    monkeypatch.setattr("offbeat.vectors.memory_pool.SPARE_BYTES", 1 << 40)
     used.clear()
     assert len(rooms._spare) == SPARE
 

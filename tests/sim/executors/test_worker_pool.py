@@ -14,7 +14,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.sim.executors.out_of_memory import out_of_memory
-from offbeat.sim.executors.pool import (
+from offbeat.sim.executors.worker_pool import (
     AHEAD,
     MOST_CRASHES,
     Crashed,

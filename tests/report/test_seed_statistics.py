@@ -6,7 +6,7 @@ import pytest
 
 from offbeat.report import Difference, Stat, paired_difference
 from offbeat.report.render import difference_text
-from offbeat.report.statistics import stat, student_t
+from offbeat.report.seed_statistics import stat, student_t
 
 PRINTED = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045}
 
