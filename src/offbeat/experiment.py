@@ -227,7 +227,7 @@ class PreparedRun:
         experiment, layout, wire = self.experiment, tensors.model.layout, self.experiment.wire
         return Engine(
             self.algorithm.schedule, experiment.seed, record, tensors, wire.model_bytes(layout),
-            wire.update_bytes(layout), experiment.until, ledger_of(self.release_plan),
+            layout.nbytes, experiment.until, ledger_of(self.release_plan),
         )  # fmt: skip
 
     @property

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from offbeat.codec import (
+    Codec,
     CodecSpec,
     Identity,
     Int8,
@@ -25,6 +26,14 @@ from tests.codec.codec_cases import CODECS, codecs, name, rng, same, seeds, vect
 from tests.sampling import examples
 
 SPEC = TypeAdapter(CodecSpec)
+
+
+@given(codecs, st.integers(0, 6000), seeds)
+@examples(60)
+def test_what_is_charged_is_known_before(codec: Codec, size: int, seed: int) -> None:
+    vector = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    bits = codec.bits(size)  # type: ignore[attr-defined]
+    assert bits is None or bits == codec.apply(vector, None, rng(seed))[1]
 
 
 @given(codec=codecs, vector=vectors, bits=st.none() | st.integers(0, 3000), seed=seeds)

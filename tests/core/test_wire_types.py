@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.codec import TopK
+from offbeat.codec import Qsgd, Rounded, TopK
+from offbeat.core.codec import update_bits
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.layout import Entry
@@ -56,10 +57,23 @@ def test_the_short_names(given: str) -> None:
 
 
 def test_bytes() -> None:
-    assert FLOAT32.model_bytes(LAYOUT) == FLOAT32.update_bytes(LAYOUT) == 4 * 7 + 8
+    assert FLOAT32.model_bytes(LAYOUT) == 4 * 7 + 8
     assert Wire(down="float16").model_bytes(LAYOUT) == 2 * 7 + 8
-    assert Wire(down="float16").update_bytes(LAYOUT) == 4 * 7 + 8
-    assert Wire(up="bfloat16").update_bytes(LAYOUT) == 2 * 7 + 8
+    assert update_bits(None, LAYOUT) == 8 * (4 * 7 + 8)
+    assert update_bits(Rounded(), LAYOUT) == 8 * (2 * 7 + 8)
+    # Of the levels in Elias' code nobody knows the bits before.
+    assert update_bits(Qsgd(coding="elias"), LAYOUT) == 8 * (4 * 7 + 8)
+
+
+@pytest.mark.parametrize(
+    ("wire", "seconds"), [(FLOAT32, 7.4), (Wire(down="bf16"), 5.8), (Wire(up="bf16"), 5.8)]
+)
+def test_a_link_takes_the_time_of_what_travels(wire: Wire, seconds: float) -> None:
+    # A hundred values have 3,200 bits, or 1,600; the link carries 1,000 a second, and the step takes one.
+    world = ob.World([1.0], network=ob.Network(up=1000.0, down=1000.0))
+    learner, until = ob.NoTraining(1, parameters=100), ob.Until(versions=1)
+    run = ob.simulate(ob.fedasync(steps=1), world, learner, until=until, evaluate=None, wire=wire)
+    assert run.summary.seconds == pytest.approx(seconds)
 
 
 def test_a_change_is_counted_from_what_was_sent() -> None:

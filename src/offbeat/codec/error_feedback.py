@@ -43,6 +43,10 @@ class ErrorFeedback:
                 "out by themselves; give top_k, int8, rounded or sparse_quantised"
             )
 
+    def bits(self, size: int) -> int | None:
+        """As the codec charges."""
+        return self.of.bits(size)
+
     def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
         """As the codec does; the residual is in the vector already."""
         return self.of.apply(vector, bits, rng)

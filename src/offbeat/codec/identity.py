@@ -19,6 +19,10 @@ class Identity:
 
     kind: Literal["identity"] = "identity"
 
+    def bits(self, size: int) -> int:
+        """32 d."""
+        return 32 * size
+
     def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
         """Return a copy of the vector, and 32 d bits."""
         values = checked(vector, bits)

@@ -26,25 +26,31 @@ class Int8:
 
     kind: Literal["int8"] = "int8"
 
+    def bits(self, size: int) -> int:
+        """8 d, and 32 for each block."""
+        return 8 * size + 32 * -(-size // BLOCK)
+
     def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
         """Return the rounded vector, and its bits."""
         values = checked(vector, bits)
-        refuse(self.kind, bits, _bits(len(values)))
+        refuse(self.kind, bits, self.bits(len(values)))
         scales, numbers = _rounded(values)
-        return torch.from_numpy(_values(scales, numbers, len(values))), _bits(len(values))
+        return torch.from_numpy(_values(scales, numbers, len(values))), self.bits(len(values))
 
     def encode(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> bytes:
         """Encode the scales and the numbers; the payload has exactly the bits charged."""
         values = checked(vector, bits)
-        refuse(self.kind, bits, _bits(len(values)))
+        refuse(self.kind, bits, self.bits(len(values)))
         scales, numbers = _rounded(values)
         return scales.astype("<f4").tobytes() + numbers.reshape(-1)[: len(values)].tobytes()
 
     def decode(self, payload: bytes, size: int) -> Tensor:
         """Decode the vector; refuses scales that are not finite or negative, and the number −128."""
         check_size(size)
-        if 8 * len(payload) != _bits(size):
-            raise PayloadError(f"the payload has {len(payload)} bytes: {size} values take {_bits(size) // 8}")
+        if 8 * len(payload) != self.bits(size):
+            raise PayloadError(
+                f"the payload has {len(payload)} bytes: {size} values take {self.bits(size) // 8}"
+            )
         blocks = -(-size // BLOCK)
         scales = Reader(payload[: 4 * blocks]).floats(blocks)
         numbers = np.zeros((blocks, BLOCK), np.int8)
@@ -52,10 +58,6 @@ class Int8:
         if (scales < 0).any() or (numbers < -LEVELS).any():
             raise PayloadError("the payload has a scale below 0, or a number below −127")
         return torch.from_numpy(_values(scales, numbers, size))
-
-
-def _bits(size: int) -> int:
-    return 8 * size + 32 * -(-size // BLOCK)
 
 
 def _rounded(values: Floats) -> tuple[Floats, np.ndarray]:

@@ -61,6 +61,10 @@ class Qsgd:
     coding: Literal["fixed", "elias"] = "fixed"
     kind: Literal["qsgd"] = "qsgd"
 
+    def bits(self, size: int) -> int | None:
+        """The bits of all levels; those of "elias" depend on the values."""
+        return NORM_BITS + value_bits(self.levels) * size if self.coding == "fixed" else None
+
     def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
         """Return the quantised vector and its bits."""
         norm, signed, needed = self._compress(vector, bits, rng)

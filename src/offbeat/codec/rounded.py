@@ -25,6 +25,10 @@ class Rounded:
     kind: Literal["rounded"] = "rounded"
     to: Literal["bfloat16", "float16"] = "bfloat16"
 
+    def bits(self, size: int) -> int:
+        """16 d."""
+        return 16 * size
+
     def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
         """Return the rounded vector, and 16 d bits."""
         rounded = self._round(checked(vector, bits), bits)

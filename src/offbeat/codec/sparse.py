@@ -46,6 +46,11 @@ class Sparse(ABC):
         """Number r of values kept of a vector of `size`; 0 means that nothing is sent."""
         return largest_sparse(size, bits, *self._cost(), share(size, self.fraction))
 
+    def bits(self, size: int) -> int:
+        """The bits of as many coordinates as `fraction` allows."""
+        r = self.kept(size, None)
+        return ceil(sparse_bits(size, r, *self._cost())) if r else 0
+
     def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
         """Return the vector as received, and log2 C(d, r) + the bits of the values, rounded up."""
         values = checked(vector, bits)

@@ -11,16 +11,25 @@ from another party, so `decode` trusts nothing in it: every length is checked ag
 length before anything is allocated.
 """
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from torch import Tensor
 
 from offbeat.core.errors import OffbeatError
+from offbeat.core.layout import Layout
 
 
 class PayloadError(OffbeatError, ValueError):
     """A payload that `encode` cannot have made for a vector of this size."""
+
+
+@runtime_checkable
+class Sized(Protocol):
+    """A codec that knows how many bits it charges."""
+
+    def bits(self, size: int) -> int | None:
+        """Bits charged for a vector of `size` values without a budget. None means that values decide."""
 
 
 class Codec(Protocol):
@@ -65,3 +74,10 @@ class Codec(Protocol):
         Raises:
             PayloadError: `encode` cannot have made the payload for a vector of this size.
         """
+
+
+def update_bits(codec: Codec | None, layout: Layout) -> int:
+    """Bits of an update as it is sent, without a budget; of a codec that cannot tell, those of the model."""
+    charged = codec.bits(layout.values) if isinstance(codec, Sized) else None
+    values = 32 * layout.values if charged is None else charged
+    return values + 64 * layout.integers + 32 * layout.shared

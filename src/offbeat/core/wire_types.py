@@ -37,10 +37,6 @@ class Wire:
         """Bytes of a model that is sent."""
         return layout.bytes_as(DTYPES[self.down].itemsize)
 
-    def update_bytes(self, layout: Layout) -> int:
-        """Bytes of an update that is sent, without another codec."""
-        return layout.bytes_as(DTYPES[self.up].itemsize)
-
 
 FLOAT32 = Wire()
 """Values travel as they are."""

@@ -10,6 +10,7 @@ repeating its events, without training, up to the last checkpoint: see `backend.
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
+from offbeat.core.codec import update_bits
 from offbeat.core.commands import Aggregate, Command, Discard, Measure, Recall, Send, SetTimer, Train, Upload
 from offbeat.core.errors import UsageError
 from offbeat.core.events import (
@@ -80,7 +81,8 @@ class Simulation:
         self._population, self._learner = run.population, run.learner
         self._run = run
         self._seed, wire = seed, experiment.wire
-        self._bits = 8 * wire.model_bytes(layout), 8 * wire.update_bytes(layout)
+        # Of a model and of an update.
+        self._bits = 8 * wire.model_bytes(layout), update_bits(run.algorithm.codec, layout)
         self._queue = EventQueue(schedule.resolution)
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
         self._backend: Backend = backend
