@@ -1,6 +1,7 @@
 """The timeline on an algorithm's page is what the command below it gives."""
 
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -55,6 +56,39 @@ def test_the_reference_lists_what_is_public() -> None:
     assert set(ob.ALGORITHMS) <= shown
     assert {"simulate", "Schedule", "SumOfDeltas", "CompassSchedule", "Controls", "LearnedTiming"} <= shown
     assert not {name for name in listed if any(part.startswith("_") for part in name.split("."))}
+
+
+def test_each_section_of_the_reference_is_a_page_that_the_search_leaves_out() -> None:
+    files = pytest.importorskip("mkdocs.structure.files")
+    config = SimpleNamespace(
+        site_dir="site", use_directory_urls=True, plugins=SimpleNamespace(_current_plugin=None)
+    )
+    first = files.File.generated(config, "reference.md", content=(DOCS / "reference.md").read_text("utf-8"))
+    made = hooks.on_files(files.Files([first]), config)
+    pages = {file.src_uri: file.content_string for file in made}
+    links = re.findall(r"\]\((reference/[\w-]+\.md)\)", pages.pop("reference.md"))
+    assert sorted(links) == sorted(pages)
+    assert all(text.startswith("---\nsearch:\n  exclude: true\n---\n\n# ") for text in pages.values())
+    (nav,) = hooks.on_config(SimpleNamespace(repo_url="here", nav=[{"API": ["reference/*"]}])).nav
+    assert [path for entry in nav["API"] for path in entry.values()] == links
+
+
+@pytest.mark.parametrize(
+    ("remote", "address"),
+    [
+        ("https://example.org/a/offbeat.git", "https://example.org/a/offbeat"),
+        ("git@example.org:a/offbeat.git", "https://example.org/a/offbeat"),
+        ("/srv/git/offbeat", None),
+        ("https://token@example.org/a/offbeat", None),
+    ],
+)
+def test_the_site_links_the_repository_that_a_checkout_was_cloned_from(
+    remote: str, address: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    subprocess.run(["git", "remote", "add", "origin", remote], cwd=tmp_path, check=True)
+    monkeypatch.setattr(hooks, "DOCS", tmp_path)
+    assert hooks.origin() == address
 
 
 @pytest.mark.parametrize("page", PAGES)
