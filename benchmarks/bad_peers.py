@@ -30,7 +30,7 @@ from processes import call_offbeat, ended, fork, kill, leave_when_told
 from witness import Honest, keep_company
 
 from offbeat.net.auth.credentials import SiteCredentials
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.messages import (
     FromSite,
     Heartbeat,
@@ -381,7 +381,7 @@ def main() -> int:
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-bad-peers-"))
     pki = directory / "pki"
     pki.mkdir(parents=True)
-    tokens = {name: enrol(pki / "tokens.json", name) for name in ("honest", "evil")}
+    tokens = {name: make_token(pki / "tokens.json", name) for name in ("honest", "evil")}
     for name in ("ca", "other"):
         authority(pki, name)
     for file, name, signer in (("server", "server", "ca"), ("honest", "honest", "ca"), ("evil", "evil", "ca"),

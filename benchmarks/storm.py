@@ -24,7 +24,7 @@ from processes import call_offbeat, ended, fork, has_ended, kill
 from witness import help_out, keep_seeds, take_part
 
 from offbeat.net.auth.ca import OwnAuthority
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.kit import make_kit, write_kit
 from offbeat.runs.record import RunRecord, read_run
 
@@ -134,7 +134,7 @@ class Storm:
         self.kits.mkdir()
         tokens, ca = self.state / "tokens.json", OwnAuthority(self.state).ca.read_text(encoding="utf-8")
         for name in (*self.helper_names, *(f"site-{i}" for i in range(self.sites))):
-            token = enrol(tokens, name, life=KIT_LIFE)
+            token = make_token(tokens, name, life=KIT_LIFE)
             kit = make_kit(f"127.0.0.1:{self.relay_port}", token, time.time() + KIT_LIFE, ca, "", "")
             write_kit(self.kit(name), kit)
 

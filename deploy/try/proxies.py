@@ -38,7 +38,7 @@ from offbeat.net import (
     serve,
     server_learner,
 )
-from offbeat.net.auth.tokens import enrol, revoke
+from offbeat.net.auth.tokens import make_token, revoke
 from offbeat.net.client.reconnecting import Connect
 
 VERSIONS = 60
@@ -217,7 +217,7 @@ class Tried:
         """A server of a run of one site, and what connects the site through the proxy."""
         tokens, folder = state / "tokens.json", self._here.folder
         state.mkdir(0o700)
-        token = enrol(tokens, "north")
+        token = make_token(tokens, "north")
         tls = () if self._way and self._way.ends_tls else (folder / "server.pem", folder / "server.key")
         credentials = ServerCredentials(*tls, tokens=tokens)
         direct = self._way is None or self._way.through

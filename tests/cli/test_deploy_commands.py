@@ -22,7 +22,7 @@ import offbeat as ob
 from offbeat.cli.state_dir import enrolled_sites
 from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
 from offbeat.net.audit import INSERT, TABLE, AuditLog, operator
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import UpdateSubmission
@@ -454,7 +454,7 @@ def test_the_enrolled_sites_are_those_that_the_server_goes_by(
     """Wherever the tokens are."""
     (tmp_path / "elsewhere").mkdir()
     for name in ("north", "south"):
-        enrol(tmp_path / "elsewhere" / "t.json", name)
+        make_token(tmp_path / "elsewhere" / "t.json", name)
     if isinstance(server, dict) and isinstance(server.get("tokens"), str):
         server = {"tokens": str(tmp_path / server["tokens"])}
     if server is not None:

@@ -14,7 +14,7 @@ from offbeat.cli.site_access import Access
 from offbeat.cli.tokens import site_pair
 from offbeat.core.errors import UsageError
 from offbeat.net.auth.credentials import ServerCredentials
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.grpc.server import listen
 from offbeat.net.kit import KitFile, make_kit, write_kit
 from offbeat.net.messages import Register
@@ -38,7 +38,7 @@ class Way:
     def __init__(self, folder: Path) -> None:
         self.folder, self.ours = folder, Authority(folder, "ours")
         self.tokens, self.token_file = folder / "tokens.json", folder / "north.token"
-        self.token = enrol(self.tokens, "north")
+        self.token = make_token(self.tokens, "north")
         self.token_file.write_text(f"{self.token}\n", encoding="ascii")
         self._server, self._own = self.ours.issue("server", host=HOST), self.ours.issue("north")
 

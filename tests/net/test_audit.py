@@ -31,7 +31,7 @@ from offbeat.net.audit import (
 )
 from offbeat.net.audit_record import audit_rows
 from offbeat.net.auth.person import person
-from offbeat.net.auth.tokens import Tokens, claim, enrol, renew, revoke, use
+from offbeat.net.auth.tokens import Tokens, claim, make_token, renew, revoke, use
 from offbeat.net.grpc.client import connect
 from offbeat.net.server.serve import RunServer
 from offbeat.net.transport import ChannelClosedError
@@ -226,7 +226,7 @@ def test_rows_that_nobody_writes_do_not_fill_the_memory(monkeypatch: pytest.Monk
 def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: Path) -> None:
     path, log = tmp_path / "tokens.json", log_of(Late())
     tokens = Tokens(path, on_change=log.tokens)
-    first = enrol(path, "north", life=90)
+    first = make_token(path, "north", life=90)
     tokens.sites()
     assert claim(path, first, "k" * 43, time.time())
     made = renew(path, first, "k" * 43, time.time())
@@ -234,8 +234,8 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
     tokens.sites()
     use(path, made[0])
     tokens.sites()
-    enrol(path, "north", keep=True)
-    enrol(path, "south")
+    make_token(path, "north", keep=True)
+    make_token(path, "south")
     tokens.sites()
     rows = taken(log)
     told = [(event["action"], event["site"]) for event in events(rows)]
@@ -258,7 +258,7 @@ def test_tokens_that_came_and_went_have_rows_also_while_no_server_ran(tmp_path: 
 def test_a_file_that_vanishes_and_comes_back_has_no_rows(tmp_path: Path) -> None:
     """Nobody has revoked or enrolled anybody."""
     path, log = tmp_path / "tokens.json", log_of(Late())
-    enrol(path, "north")
+    make_token(path, "north")
     known = Tokens(path, on_change=log.tokens)
     assert len(taken(log)) == 1
     path.rename(tmp_path / "away")
@@ -270,8 +270,8 @@ def test_a_file_that_vanishes_and_comes_back_has_no_rows(tmp_path: Path) -> None
 
 def test_rows_of_an_operator_have_the_persons_name_and_the_time_of_the_act(tmp_path: Path) -> None:
     path, clock = tmp_path / "tokens.json", Late()
-    enrol(path, "north", by="anna")
-    enrol(path, "east")
+    make_token(path, "north", by="anna")
+    make_token(path, "east")
     revoke(path, "north", "bert")
     clock.now += 3600
     log = log_of(clock)
@@ -292,7 +292,7 @@ def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = tmp_path_factory.mktemp("audited") / "run"
     tokens = state / "tokens.json"
     state.mkdir(mode=0o700)
-    token = enrol(tokens, "north")
+    token = make_token(tokens, "north")
     (share,), test = shares_of_digits(1, 60, 20)
     learner = server_learner(MLPSpec(hidden=(4,)), test=test)
     experiment = ob.Experiment(ob.fedbuff(1, steps=1), learner, until=ob.Until(versions=2))

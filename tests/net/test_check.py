@@ -10,7 +10,7 @@ import pytest
 from offbeat.core.errors import UsageError
 from offbeat.net import check as module
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.check import CheckResult, check_access, check_disk, check_loading, check_way
 from offbeat.net.proxy import Proxy
 from offbeat.version import __version__
@@ -25,7 +25,7 @@ def shown(results: list[CheckResult]) -> list[tuple[str, bool]]:
 
 def test_a_set_up_that_is_right_passes_and_takes_no_part(tmp_path: Path):
     ours = Authority(tmp_path, "ours")
-    token = enrol(tmp_path / "tokens.json", "north")
+    token = make_token(tmp_path / "tokens.json", "north")
 
     async def story() -> None:
         given = SiteCredentials(token=token, ca=ours.file)
@@ -46,7 +46,7 @@ def test_a_set_up_that_is_right_passes_and_takes_no_part(tmp_path: Path):
 
 
 def test_what_is_wrong_with_the_access_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    token = enrol(tmp_path / "tokens.json", "north")
+    token = make_token(tmp_path / "tokens.json", "north")
 
     async def story() -> None:
         async with server(ServerCredentials(tokens=tmp_path / "tokens.json")) as at:

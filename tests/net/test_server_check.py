@@ -11,7 +11,7 @@ import pytest
 
 from offbeat.net import server_check as module
 from offbeat.net.auth.credentials import ServerCredentials
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.server_check import check_server
 from tests.net.authority import Authority
 
@@ -43,8 +43,8 @@ def ours(tmp_path: Path) -> Authority:
 def right(tmp_path: Path, ours: Authority) -> SetUp:
     (tmp_path / "state").mkdir()
     tokens = tmp_path / "state" / "tokens.json"
-    enrol(tokens, "north")
-    enrol(tokens, "east")
+    make_token(tokens, "north")
+    make_token(tokens, "east")
     certificate, key = ours.issue("server", days=90, hosts=["fl.example.org"])
     credentials = ServerCredentials(certificate, key, ours.file, tokens)
     return SetUp(tmp_path / "state", "0.0.0.0:0", "127.0.0.1:0", credentials, 2)

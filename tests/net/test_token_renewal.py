@@ -19,7 +19,7 @@ from offbeat.models import MLPSpec
 from offbeat.net import ServerOptions, join, serve, server_learner, token_renewal
 from offbeat.net.auth.ca import OwnAuthority
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.auth.tokens import Tokens, enrol, revoke
+from offbeat.net.auth.tokens import Tokens, make_token, revoke
 from offbeat.net.client.kit_connector import KitConnector
 from offbeat.net.client.site_key import SITE_KEY, site_key
 from offbeat.net.grpc.client import connect
@@ -54,7 +54,7 @@ class Federation:
         self.own, self.tokens = OwnAuthority(folder / "run"), folder / "run" / "tokens.json"
         self.own.issue(["127.0.0.1"])
         self.kit, self.state = KitFile(folder / "north.kit"), folder / "north-state"
-        self.first = enrol(self.tokens, "north", life=LIFE)
+        self.first = make_token(self.tokens, "north", life=LIFE)
         self.late = 0.0
         init = Tokens.__init__
         monkeypatch.setattr(
@@ -318,7 +318,7 @@ def test_a_kit_with_a_wrong_value_is_refused_in_one_sentence(
             if "expires" in changes:
                 federation.late = LIFE + 1  # the server's clock
             elif not changes:
-                enrol(federation.tokens, "north", life=LIFE)
+                make_token(federation.tokens, "north", life=LIFE)
             write_kit(federation.kit.path, whole | own)
             with pytest.raises((ChannelRefusedError, UsageError), match=says) as refused:
                 await KitConnector(federation.kit)()
@@ -468,7 +468,7 @@ def test_a_lost_key_needs_a_new_kit(federation: Federation, caplog: pytest.LogCa
             (federation.state / SITE_KEY).unlink()
             async with federation.joined(at):
                 await until(lambda: "ask the server's operator for a new kit" in caplog.text)
-            token = enrol(federation.tokens, "north", life=LIFE)
+            token = make_token(federation.tokens, "north", life=LIFE)
             ca = federation.own.ca.read_text()
             write_kit(federation.kit.path, make_kit(at.address, token, time.time() + LIFE, ca, "", ""))
             async with federation.joined(at):
@@ -561,7 +561,7 @@ def test_no_update_is_lost_in_a_run_whose_tokens_are_renewed_twenty_times(
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         for name, kit in kits.items():
-            token, ca = enrol(federation.tokens, name, life=LIFE), federation.own.ca.read_text()
+            token, ca = make_token(federation.tokens, name, life=LIFE), federation.own.ca.read_text()
             write_kit(kit.path, make_kit(f"127.0.0.1:{port}", token, None, ca, "", ""))
         sites = [
             asyncio.create_task(take_part(name, share, port))

@@ -203,7 +203,7 @@ class _Federation:
         """Make the server's certificate and the kits of sites and helpers; older kits get the new address."""
         with requires_extra("net"):
             from offbeat.net.auth.ca import OwnAuthority
-            from offbeat.net.auth.tokens import enrol
+            from offbeat.net.auth.tokens import make_token
 
         for folder in (SERVER, "sites", "kits", "logs"):
             make_directory(self.directory / folder, private=True)
@@ -213,7 +213,7 @@ class _Federation:
             authority.issue([HOST, "127.0.0.1"])
         for name in names:
             self.kit(name).unlink(missing_ok=True)
-            token = enrol(state / TOKENS, name)
+            token = make_token(state / TOKENS, name)
             write_site_kit(self.kit(name), token, 0, state, f"{HOST}:{self.port}")
 
     def start(self, name: str, *words: object) -> None:

@@ -136,7 +136,9 @@ def enrol(
         _directory_of_tokens(path.parent, private=tokens is None)
         if state is not None and (host or (kit is not None and ca is None)):
             _certify(state, host or (), address)
-        token = store.enrol(path, site, keep=keep, samples=allowed, life=life, hand_over=write, by=person(by))
+        token = store.make_token(
+            path, site, keep=keep, samples=allowed, life=life, hand_over=write, by=person(by)
+        )
     if kit is not None:
         _tell_of_kit(kit)
     elif token_out is not None:

@@ -17,7 +17,7 @@ from offbeat.net.auth.certificate_renewal import renew_certificate
 from offbeat.net.auth.certificates import SERVER, check_usage
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials
 from offbeat.net.auth.tls import server_tls
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 
 HOSTS = ("fl.example.org", "127.0.0.1", "[::1]")
 
@@ -116,13 +116,13 @@ def test_a_certificate_that_cannot_be_renewed_is_reported_and_stays(
 
 def test_the_server_tells_what_ends_when(own: OwnAuthority) -> None:
     tokens = own.directory / "tokens.json"
-    enrol(tokens, "forever")
-    enrol(tokens, "north", life=100)
+    make_token(tokens, "forever")
+    make_token(tokens, "north", life=100)
     found = Authenticator(ServerCredentials(own.certificate, own.key, tokens=tokens)).expires_in()
     assert found.keys() == {"north", "@server"}
     assert 0 < found["north"] <= 100
     assert 364 * 86400 < found["@server"] <= 365 * 86400
-    enrol(tokens, "north", keep=True)
+    make_token(tokens, "north", keep=True)
     assert Authenticator(ServerCredentials(tokens=tokens)).expires_in() == {}
 
 

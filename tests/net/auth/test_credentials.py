@@ -12,7 +12,7 @@ import pytest
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, SiteCredentials
-from offbeat.net.auth.tokens import TokenProof, Tokens, enrol, revoke
+from offbeat.net.auth.tokens import TokenProof, Tokens, make_token, revoke
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import Heartbeat, Rejected
@@ -132,7 +132,7 @@ def test_a_certificates_name_is_the_sites(tmp_path: Path):
 
 def test_a_token_and_a_certificate_must_agree(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    token = enrol(path, "a")
+    token = make_token(path, "a")
     both = ServerCredentials(*FILES, client_ca=Path("ca"), tokens=path)
     one, other = (
         {"x509_pem_cert": [Authority(tmp_path, name).issue(name)[0].read_bytes()]} for name in ("a", "b")
@@ -151,7 +151,7 @@ def test_a_token_and_a_certificate_must_agree(tmp_path: Path):
 
 def test_tokens_on_a_live_server_and_their_revocation(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    token = enrol(path, "a")
+    token = make_token(path, "a")
 
     async def refused(address: str, credentials: SiteCredentials, why: str) -> None:
         with pytest.raises(ChannelRefusedError, match=why):
@@ -174,7 +174,7 @@ def test_tokens_on_a_live_server_and_their_revocation(tmp_path: Path):
                 assert "no longer valid" in said.reason
                 await refused(at.address, SiteCredentials(token=token), "token of site a was revoked on 20")
                 assert at.listener.rejected == {"credential": 5, "revoked": 1}
-            async with site(at.address, SiteCredentials(token=enrol(path, "a"))) as link:
+            async with site(at.address, SiteCredentials(token=make_token(path, "a"))) as link:
                 link.send(Heartbeat())
                 assert await link.receive() == Heartbeat()
 
@@ -205,7 +205,7 @@ def test_metadata_that_is_too_large_or_given_twice():
 
 def test_a_recorded_handshake_is_worth_nothing_without_the_credential(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    token = enrol(path, "a")
+    token = make_token(path, "a")
     recorded: list[bytes] = []
 
     async def story() -> None:
@@ -494,7 +494,7 @@ async def end_of(link: ClientChannel) -> ChannelClosedError:
 
 def test_a_site_outside_its_enrolments_range_of_samples_is_refused(tmp_path: Path):
     tokens = tmp_path / "tokens.json"
-    token, free = enrol(tokens, "a", samples=(20, 30)), enrol(tokens, "b")
+    token, free = make_token(tokens, "a", samples=(20, 30)), make_token(tokens, "b")
 
     async def story() -> None:
         async with server(ServerCredentials(tokens=tokens)) as at:
@@ -504,7 +504,7 @@ def test_a_site_outside_its_enrolments_range_of_samples_is_refused(tmp_path: Pat
                 assert "samples = 10 is not allowed: site a is enrolled with 20 to 30" in str(ending)
             assert at.listener.rejected == {"samples": 1}
             assert (at.listener.samples("a"), at.listener.samples("b")) == ((20, 30), None)
-            enrol(tokens, "a", samples=(1, 10), keep=True)
+            make_token(tokens, "a", samples=(1, 10), keep=True)
             for shown in (token, free):
                 async with site(at.address, SiteCredentials(token=shown)):
                     await until(lambda shown=shown: at.heard.links[-1:] == [shown[0]])  # type: ignore[misc]
@@ -514,7 +514,7 @@ def test_a_site_outside_its_enrolments_range_of_samples_is_refused(tmp_path: Pat
 
 def test_one_credential_does_not_take_all_connections(tmp_path: Path):
     tokens = tmp_path / "tokens.json"
-    a, b = enrol(tokens, "a"), enrol(tokens, "b")
+    a, b = make_token(tokens, "a"), make_token(tokens, "b")
 
     async def story() -> None:
         limits = replace(LIMITS, connections=6)
@@ -541,7 +541,7 @@ def test_failed_logins_are_limited_and_summarised(
 ):
     monkeypatch.setattr("offbeat.net.failed_logins.MOST", 5)
     tokens, checked = tmp_path / "tokens.json", list[str]()
-    right = enrol(tokens, "a")
+    right = make_token(tokens, "a")
     proof = Tokens.proof
 
     def counting(self: Tokens, token: str) -> TokenProof | None:

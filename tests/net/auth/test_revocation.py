@@ -10,7 +10,7 @@ import pytest
 from offbeat.core.errors import UsageError
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, SiteCredentials
 from offbeat.net.auth.revocation import read, serial
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import Heartbeat, Rejected
@@ -105,14 +105,14 @@ def test_a_token_beside_it_does_not_help(tmp_path: Path) -> None:
     gate = Authenticator(
         ServerCredentials(Path("c"), Path("k"), client_ca=Path("ca"), tokens=tokens, revoked=revoked)
     )
-    said = {"authorization": f"Bearer {enrol(tokens, 'a')}"}
+    said = {"authorization": f"Bearer {make_token(tokens, 'a')}"}
     identity = {"x509_pem_cert": [certificate.read_bytes()]}
     with pytest.raises(ProtocolError, match="is revoked"):
         gate.admit(said, identity)
     other = {"x509_pem_cert": [ours.issue("a")[0].read_bytes()]}
     proof = gate.admit(said, other)
     assert proof.valid()
-    enrol(tokens, "a")  # the token is another one now
+    make_token(tokens, "a")  # the token is another one now
     assert not proof.valid()
     for broken in ({}, {"x509_pem_cert": [b"none"]}, {"x509_pem_cert": [b"\xff"]}):
         with pytest.raises(ProtocolError, match="certificate names 0 sites"):

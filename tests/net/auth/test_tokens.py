@@ -13,12 +13,12 @@ import pytest
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth import tokens
-from offbeat.net.auth.tokens import DASHBOARD, Tokens, claim, enrol, make_token, renew, revoke, use
+from offbeat.net.auth.tokens import DASHBOARD, Tokens, claim, make_token, renew, revoke, use
 
 
 def test_a_token_proves_its_site_and_no_other(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    a, b = enrol(path, "a"), enrol(path, "b")
+    a, b = make_token(path, "a"), make_token(path, "b")
     tokens = Tokens(path)
     assert (tokens.name(a), tokens.name(b)) == ("a", "b")
     for wrong in ("", "a", "a:", a[:-1], a + "x", "b" + a[1:], "c:" + a[2:], a.swapcase(), "a:\udcff"):
@@ -27,7 +27,7 @@ def test_a_token_proves_its_site_and_no_other(tmp_path: Path):
 
 def test_the_file_has_no_secret_and_is_its_owners_alone(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    secrets = [enrol(path, "a").partition(":")[2], enrol(path, "a", keep=True).partition(":")[2]]
+    secrets = [make_token(path, "a").partition(":")[2], make_token(path, "a", keep=True).partition(":")[2]]
     text = path.read_text(encoding="utf-8")
     assert not any(secret in text for secret in secrets)
     assert all(len(secret) == 43 for secret in secrets)  # 256 bits in base64
@@ -38,20 +38,20 @@ def test_the_file_has_no_secret_and_is_its_owners_alone(tmp_path: Path):
 
 def test_a_new_token_replaces_the_old_ones_or_keeps_the_last(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    first = enrol(path, "a")
+    first = make_token(path, "a")
     tokens = Tokens(path)
     assert tokens.name(first) == "a"
-    second = enrol(path, "a", keep=True)
+    second = make_token(path, "a", keep=True)
     assert [tokens.name(t) for t in (first, second)] == ["a", "a"]
-    third = enrol(path, "a", keep=True)
+    third = make_token(path, "a", keep=True)
     assert [tokens.name(t) for t in (first, second, third)] == [None, "a", "a"]
-    fourth = enrol(path, "a")
+    fourth = make_token(path, "a")
     assert [tokens.name(t) for t in (second, third, fourth)] == [None, None, "a"]
 
 
 def test_a_revoked_token_is_worthless_at_once(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    a, b = enrol(path, "a"), enrol(path, "b")
+    a, b = make_token(path, "a"), make_token(path, "b")
     tokens = Tokens(path)
     assert tokens.name(a) == "a"
     revoke(path, "a")
@@ -67,7 +67,7 @@ def test_a_file_that_vanishes_or_is_half_written_ends_nobody(
 ):
     path = tmp_path / "run" / "tokens.json"
     path.parent.mkdir()
-    a, b = enrol(path, "a", life=90), enrol(path, "b")
+    a, b = make_token(path, "a", life=90), make_token(path, "b")
     known, whole = Tokens(path), path.read_bytes()
     assert [known.name(a), known.name(b)] == ["a", "b"]
     if spoil in ("empty", "half"):
@@ -96,8 +96,8 @@ def test_a_file_that_vanishes_or_is_half_written_ends_nobody(
 
 def test_a_token_that_a_person_has_ended_is_told_apart_from_one_that_is_not_known(tmp_path: Path):
     path = tmp_path / "tokens.json"
-    first, known = enrol(path, "a", by="anna"), Tokens(path)
-    second = enrol(path, "a", by="bert")
+    first, known = make_token(path, "a", by="anna"), Tokens(path)
+    second = make_token(path, "a", by="bert")
     revoke(path, "a", "cora")
     ends = {token: known.proof(token) for token in (first, second)}
     assert [proof and proof.ended and proof.ended.by for proof in ends.values()] == ["bert", "cora"]
@@ -109,7 +109,7 @@ def test_a_token_that_a_person_has_ended_is_told_apart_from_one_that_is_not_know
 def test_the_acts_of_a_file_are_the_last_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(tokens, "MOST_ACTS", 5)
     for _ in range(4):
-        enrol(tmp_path / "tokens.json", "a")
+        make_token(tmp_path / "tokens.json", "a")
         revoke(tmp_path / "tokens.json", "a")
     acts = tokens.read(tmp_path / "tokens.json").acts
     assert [act.action.partition(".")[2] for act in acts] == ["revoke", "enrol", "revoke", "enrol", "revoke"]
@@ -119,7 +119,7 @@ def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     path = tmp_path / "tokens.json"
-    a = enrol(path, "a")
+    a = make_token(path, "a")
     tokens = Tokens(path)
     assert tokens.name(a) == "a"
     for damage in ("{", "[]", '{"sites": {"a": 3}}', '{"sites": {"a": [{}]}}'):
@@ -129,19 +129,19 @@ def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
         with pytest.raises(RunError, match=r"tokens\.json: the file cannot be read"):
             Tokens(path)
         with pytest.raises(RunError):
-            enrol(path, "b")
+            make_token(path, "b")
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4  # one for each change, though it is asked for again
     assert all(one.endswith("make every token again; the tokens read before stay valid") for one in said)
     path.unlink()
-    b = enrol(path, "b")
+    b = make_token(path, "b")
     assert [tokens.name(t) for t in (a, b)] == [None, "b"]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a:b", "é", "x" * 64, ".a", "a\n"])
 def test_names_that_no_site_has(tmp_path: Path, name: str):
     with pytest.raises(UsageError, match="a name has 1 to 63"):
-        enrol(tmp_path / "tokens.json", name)
+        make_token(tmp_path / "tokens.json", name)
     assert not (tmp_path / "tokens.json").exists()
 
 
@@ -149,7 +149,7 @@ def test_sites_that_are_enrolled_at_once_all_have_their_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     path, names = tmp_path / "tokens.json", [f"site-{k}" for k in range(4)]
-    revoke_me = enrol(path, "gone")
+    revoke_me = make_token(path, "gone")
     real = tokens.read
 
     def slowly(file: Path) -> dict[str, tuple[tokens.HashedToken, ...]]:
@@ -159,7 +159,7 @@ def test_sites_that_are_enrolled_at_once_all_have_their_tokens(
 
     monkeypatch.setattr(tokens, "read", slowly)
     with ThreadPoolExecutor(5) as pool:
-        made = [pool.submit(enrol, path, name) for name in names]
+        made = [pool.submit(make_token, path, name) for name in names]
         pool.submit(revoke, path, "gone").result()
         given = [one.result() for one in made]
     assert [Tokens(path).name(token) for token in given] == names
@@ -219,9 +219,9 @@ def test_a_known_and_an_unknown_name_cost_the_same_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, hashed = tmp_path / "tokens.json", list[str]()
-    enrol(path, "one")
-    enrol(path, "two")
-    enrol(path, "two", keep=True)
+    make_token(path, "one")
+    make_token(path, "two")
+    make_token(path, "two", keep=True)
     known, real = Tokens(path), tokens._hash
 
     def counting(salt: str, secret: str) -> str:
@@ -238,13 +238,13 @@ def test_a_known_and_an_unknown_name_cost_the_same_work(
 
 def test_an_enrolment_has_a_range_of_samples_that_stays_until_it_is_revoked(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
-    enrol(path, "a", samples=(100, 5000))
-    enrol(path, "b")
+    make_token(path, "a", samples=(100, 5000))
+    make_token(path, "b")
     known = Tokens(path)
     assert (known.samples("a"), known.samples("b"), known.samples("c")) == ((100, 5000), None, None)
-    enrol(path, "a")
+    make_token(path, "a")
     assert known.samples("a") == (100, 5000)
-    enrol(path, "a", keep=True, samples=(1, 7))
+    make_token(path, "a", keep=True, samples=(1, 7))
     assert known.samples("a") == (1, 7)
     revoke(path, "a")
     assert known.samples("a") is None
@@ -262,7 +262,7 @@ class Expiring:
 
     def __init__(self, path: Path, life: int = 90) -> None:
         self.path, self.now = path, time.time()
-        self.first = enrol(path, "a", life=life)
+        self.first = make_token(path, "a", life=life)
         self.tokens = Tokens(path, clock=lambda: self.now)
 
     def valid(self, *shown: str) -> list[bool]:
@@ -293,7 +293,7 @@ def test_a_token_expires_and_is_due_for_renewal_after_two_thirds(expiring: Expir
 
 
 def test_a_token_without_a_life_is_stored_as_before(tmp_path: Path):
-    enrol(tmp_path / "tokens.json", "a")
+    make_token(tmp_path / "tokens.json", "a")
     (stored,) = json.loads((tmp_path / "tokens.json").read_bytes())["sites"]["a"]
     assert set(stored) == {"salt", "sha256"}
     assert renew(tmp_path / "tokens.json", "a:wrong", KEY, time.time()) is None
@@ -325,7 +325,7 @@ def test_a_renewal_of_an_unused_renewal_keeps_it_and_ends_both_at_its_use(expiri
 
 def test_a_token_made_by_hand_beside_the_renewed_one_stays(expiring: Expiring):
     second = expiring.renewed(expiring.first)
-    by_hand = enrol(expiring.path, "a", keep=True)
+    by_hand = make_token(expiring.path, "a", keep=True)
     assert expiring.valid(expiring.first, second, by_hand) == [True, True, True]
     use(expiring.path, second)
     assert expiring.valid(expiring.first, second, by_hand) == [False, True, True]
@@ -340,14 +340,14 @@ def test_a_token_is_renewed_for_the_key_of_its_first_use_alone(expiring: Expirin
     assert [renew(path, expiring.first, key, now) for key in ("", "c" * 43)] == [None, None]
     second = expiring.renewed(expiring.first)
     assert [claim(path, second, key, now) for key in ("c" * 43, KEY)] == [False, True]
-    new = enrol(path, "a", life=90)
+    new = make_token(path, "a", life=90)
     assert claim(path, new, "c" * 43, now), "a new token is of nobody's key"
 
 
 def test_an_expired_or_revoked_token_is_not_renewed(expiring: Expiring):
     revoke(expiring.path, "a")
     assert renew(expiring.path, expiring.first, KEY, expiring.now) is None
-    again = enrol(expiring.path, "a", life=90)
+    again = make_token(expiring.path, "a", life=90)
     expiring.now += 100
     assert renew(expiring.path, again, KEY, expiring.now) is None
 

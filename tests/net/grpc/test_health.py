@@ -8,7 +8,7 @@ import pytest
 from grpc import aio
 
 from offbeat.net.auth.credentials import ServerCredentials
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.grpc.health import CHECK, SERVING, requested
 from tests.net.support import server
 
@@ -22,7 +22,7 @@ async def ask(address: str, request: bytes, method: str = CHECK) -> bytes | grpc
 
 
 def test_a_server_that_listens_serves(tmp_path: Path):
-    enrol(tmp_path / "tokens.json", "north")
+    make_token(tmp_path / "tokens.json", "north")
 
     async def story() -> None:
         async with server(ServerCredentials(tokens=tmp_path / "tokens.json")) as at:

@@ -9,7 +9,7 @@ import pytest
 from grpc import aio
 
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.check import check_throughput
 from offbeat.net.grpc import throughput as module
 from offbeat.net.grpc.client import connect
@@ -42,7 +42,7 @@ def test_some_megabytes_go_both_ways_beside_a_connection_that_stays(monkeypatch:
 
 
 def test_without_a_credential_it_is_refused(tmp_path: Path):
-    enrol(tmp_path / "tokens.json", "north")
+    make_token(tmp_path / "tokens.json", "north")
 
     async def story() -> None:
         async with server(ServerCredentials(tokens=tmp_path / "tokens.json")) as at:

@@ -10,7 +10,7 @@ import pytest
 
 from offbeat.core.errors import UsageError
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.failed_logins import MOST
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import GrpcListener, check_free, listen
@@ -88,7 +88,7 @@ def test_a_site_from_elsewhere_must_prove_its_name_to_a_server_of_its_own_machin
 def test_failed_logins_count_for_the_address_that_the_proxy_tells_last(tmp_path: Path):
     """A site of one address that fails too often keeps those of other addresses in, whatever it claims."""
     path, tokens = f"unix:{tmp_path / 'heart.sock'}", tmp_path / "tokens.json"
-    token = enrol(tokens, "north")
+    token = make_token(tokens, "north")
 
     async def attempt(*metadata: tuple[str, str]) -> str:
         async with raw(path, metadata) as call:
@@ -127,7 +127,7 @@ def test_a_message_follows_the_metadata_at_once(tmp_path: Path):
 
 def test_a_wrong_token_is_refused_on_a_socket_too(tmp_path: Path):
     path, tokens = f"unix:{tmp_path / 'heart.sock'}", tmp_path / "tokens.json"
-    enrol(tokens, "north")
+    make_token(tokens, "north")
 
     async def story() -> None:
         listener = await listening(path, ServerCredentials(tokens=tokens), Heard())

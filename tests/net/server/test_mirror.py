@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import offbeat as ob
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.audit import operator
-from offbeat.net.auth.tokens import enrol
+from offbeat.net.auth.tokens import make_token
 from offbeat.net.messages import Leave
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.prometheus import exposition
@@ -225,10 +225,10 @@ def test_tokens_and_keys_are_in_the_mirror(tmp_path: Path) -> None:
     a.chmod(0o700)
     (a / "tls" / "ca.key").write_text("key", encoding="utf-8")
     run = served(a, m)
-    enrol(a / "tokens.json", "north")
+    make_token(a / "tokens.json", "north")
     run.step()
     assert (m / "tls" / "ca.key").read_text(encoding="utf-8") == "key"
-    enrol(a / "tokens.json", "east")
+    make_token(a / "tokens.json", "east")
     whole = (a / "tokens.json").read_bytes()
     for data in (whole, b"", whole[:50], None):
         (a / "tokens.json").unlink()

@@ -227,21 +227,6 @@ def split_token(token: str) -> tuple[str, str]:
     return (name, secret) if colon else (DASHBOARD, token)
 
 
-def enrol(
-    path: Path,
-    site: str,
-    *,
-    keep: bool = False,
-    samples: SampleRange | None = None,
-    life: int = 0,
-    hand_over: Callable[[str], object] | None = None,
-    by: str = "",
-) -> str:
-    """Make a token for a site, as `make_token` does. Raises `UsageError` for a name no site can have."""
-    check_name("site", site)
-    return make_token(path, site, keep=keep, samples=samples, life=life, hand_over=hand_over, by=by)
-
-
 def make_token(
     path: Path,
     name: str,
@@ -267,8 +252,10 @@ def make_token(
 
     Raises:
         RunError: The file is damaged.
-        UsageError: The file cannot be written, or the token cannot be handed over.
+        UsageError: No site can have the name, the file cannot be written, or the token cannot be handed over.
     """
+    if name != DASHBOARD:
+        check_name("site", name)
     now = time.time()
     token, hashed = _new_token(name, life, now)
     with _changing(path, make=True) as stored:
