@@ -35,6 +35,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "guard/metric_worlds.py": ("--batches 1 --out runs",),
     "hospitals.py": ("--seconds 2 --out runs",),
     "large_models.py": ("--megabytes 1 --updates 1 --sites 1",),
+    "lines.py": ("--seeds 1 --lines 20 --samples 200 --tasks 8 --out out.csv",),
     "network.py": ("--repeats 1 --connections 2 --seconds 1",),
     "overhead.py": ("--tasks 10 --json out.json",),
     "peers_learning.py": ("",),
