@@ -1,6 +1,6 @@
 """Updates through a relay that cuts connections: how many arrive, how soon, and how many bytes it was given.
 
-    python benchmarks/cut_links.py --json out.json
+    python benchmarks/cut_links.py --out out.csv
     python benchmarks/cut_links.py --megabytes 100 --updates 1 --cuts 10 --random
 
 One site trains with FedAsync behind the relay, which resets a connection after a number of megabytes in one
@@ -8,28 +8,21 @@ direction (with `--random` after a number of bytes between none and twice as man
 before it: these are the useful bytes. A run that has not ended after `--seconds` is stopped.
 """
 
-import argparse
 import asyncio
-import json
-import sys
 import tempfile
 import time
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
+
+from harness import Row, Rows, main
 
 import offbeat as ob
 from offbeat.models.specs import MLPSpec
 from offbeat.net import ServerOptions, join, serve, server_learner
 from offbeat.runs.record import read_run
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.net.cutting_relay import relay
 
 
-async def run(
-    megabytes: float, updates: int, cut: float | None, seed: int | None, seconds: float
-) -> dict[str, Any]:
+async def run(megabytes: float, updates: int, cut: float | None, seed: int | None, seconds: float) -> Row:
     """One run: the updates that arrived, the seconds, the bytes that the relay was given."""
     hidden = max(1, round(megabytes * 1e6 / 4 / 75))
     digits = ob.load("digits", samples=40, test_samples=20)
@@ -51,34 +44,27 @@ async def run(
             site.cancel()
             await asyncio.gather(site, return_exceptions=True)
         arrived = len(list(read_run(folder).entries("arrived")))
-    row: dict[str, Any] = {"cut": cut, "arrived": arrived, "seconds": took, "connections": way.connections}
-    return {**row, "bytes": way.carried, "useful": 2 * updates * 4 * (75 * hidden + 10)}
+    useful = 2 * updates * 4 * (75 * hidden + 10)
+    return {
+        "arrived": arrived, "of": updates, "s": took, "connections": way.connections, "bytes": way.carried,
+        "by the useful bytes": way.carried / useful,
+    }  # fmt: skip
 
 
-def main() -> None:
-    """Run without cuts and with each, and print the table."""
-    parser = argparse.ArgumentParser(description="Updates through a relay that cuts connections.")
-    parser.add_argument("--megabytes", type=float, default=16.6, help="size of the model")
-    parser.add_argument("--updates", type=int, default=6)
-    parser.add_argument("--cuts", type=float, nargs="+", default=[60, 24, 12, 1], help="megabytes")
-    parser.add_argument("--random", action="store_true", help="cut at random, as often on average")
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for cut in (None, *given.cuts):
-        seed = 1 if given.random else None
-        rows.append(asyncio.run(run(given.megabytes, given.updates, cut, seed, given.seconds)))
-        row = rows[-1]
-        shown = "no cuts" if cut is None else f"{cut:g} MB"
-        print(
-            f"{shown:>8}: {row['arrived']} of {given.updates} updates in {row['seconds']:.1f} s, "
-            f"{row['connections']} connections, {row['bytes'] / row['useful']:.2f} of the useful bytes",
-            flush=True,
-        )
-    if given.json is not None:
-        given.json.write_text(json.dumps(rows, indent=1))
+def cut_links(
+    megabytes: float = 16.6, updates: int = 6, cuts: tuple[float, ...] = (60, 24, 12, 1),
+    random: bool = False, seconds: float = 120.0,
+) -> Rows:  # fmt: skip
+    """Run without cuts and with each.
+
+    megabytes: size of the model
+    cuts: megabytes
+    random: cut at random, as often on average
+    """
+    for cut in (None, *cuts):
+        seed = 1 if random else None
+        yield {"cut, MB": cut}, lambda c=cut, s=seed: asyncio.run(run(megabytes, updates, c, s, seconds))
 
 
 if __name__ == "__main__":
-    main()
+    main(cut_links)

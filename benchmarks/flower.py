@@ -1,6 +1,6 @@
 """What an exchange costs through Flower: a SuperLink and two SuperNodes on this machine's loopback.
 
-    python benchmarks/flower.py [--messages 10] [--json FILE] [--isolation process]
+    python benchmarks/flower.py [--messages 10] [--isolation process]
 
 A: seconds from pushing a message that asks for nothing to its reply, with an app that is not Offbeat's.
 B: seconds from a task to its update, through Offbeat: three steps of a logistic model on 200 samples.
@@ -11,20 +11,19 @@ C: seconds from the death of a node to the moment that Flower's grid leaves it o
 Needs the extra `flower`. Medians, with their range; machines are noisy, and the load is printed.
 """
 
-import argparse
 import json
 import os
-import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flower_app import federation, has_ended, where, write_app
-from processes import leave_when_told
+from harness import Rows, main, spread
 
 import offbeat as ob
 from tests.flower.superlink import LocalFederation
+from tests.storm.processes import leave_when_told
 
 NODES, PATIENCE = 2, 1800.0  # seconds for the tasks of a run
 APP = Path(__file__).parents[1] / "examples/flower"
@@ -64,11 +63,6 @@ def main(grid, context):
 """
 
 
-def middle(seconds: list[float]) -> dict[str, float]:
-    """Median and range."""
-    return {"median": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
-
-
 def wait(path: Path, seconds: float = 600.0) -> Any:
     """What is written to a file, once it is there."""
     end = time.monotonic() + seconds
@@ -79,7 +73,7 @@ def wait(path: Path, seconds: float = 600.0) -> Any:
     raise TimeoutError(path)
 
 
-def tasks(nodes: LocalFederation, messages: int) -> dict[str, float]:
+def tasks(nodes: LocalFederation, messages: int) -> list[float]:
     """B: from the journal."""
     directory = nodes.home / "run"
     nodes.run(
@@ -94,10 +88,10 @@ def tasks(nodes: LocalFederation, messages: int) -> dict[str, float]:
             begun[row.task] = row.t
         elif row.name == "arrived":
             seconds.append(row.t - begun[row.task])
-    return middle(seconds)
+    return seconds
 
 
-def probe(nodes: LocalFederation, messages: int) -> tuple[dict[str, float], float]:
+def probe(nodes: LocalFederation, messages: int) -> tuple[list[float], float]:
     """A and C."""
     out = nodes.home / "probe-out"
     out.mkdir()
@@ -108,36 +102,18 @@ def probe(nodes: LocalFederation, messages: int) -> tuple[dict[str, float], floa
     for name in ("node-1", "node-1-exec"):
         if name in nodes.processes:
             nodes.kill(name)
-    return middle(seconds), wait(out / "gone.json") - died
+    return seconds, wait(out / "gone.json") - died
 
 
-def main() -> None:
-    """Measure, print, and write what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--messages", type=int, default=10)
-    parser.add_argument("--isolation", choices=["process", "subprocess"], default="process")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def flower(messages: int = 10, isolation: Literal["process", "subprocess"] = "process") -> Rows:
     leave_when_told()  # so that no process of Flower's stays
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        federation(Path(directory), NODES, options.isolation) as nodes,
-    ):
-        task = tasks(nodes, options.messages)
-        empty, gone = probe(nodes, options.messages)
-    result = {
-        **where(),
-        "load": os.getloadavg(),
-        "isolation": options.isolation,
-        "messages": options.messages,
-        "empty message": empty,
-        "task": task,
-        "dead node noticed": gone,
-    }
-    print(json.dumps(result, indent=2))
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2))
+    with tempfile.TemporaryDirectory() as directory, federation(Path(directory), NODES, isolation) as nodes:
+        yield {"exchange": "from a task to its update", "s": spread(tasks(nodes, messages))}
+        empty, gone = probe(nodes, messages)
+    yield {"exchange": "an empty message", "s": spread(empty)}
+    yield {"exchange": "a dead node is noticed", "s": gone}
+    yield {**where(), "load": " ".join(f"{load:.1f}" for load in os.getloadavg()), "isolation": isolation}
 
 
 if __name__ == "__main__":
-    main()
+    main(flower)

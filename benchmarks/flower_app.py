@@ -2,7 +2,6 @@
 
 import os
 import platform
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,11 +9,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import harness  # noqa: F401  with it, the tests are found
+
 import offbeat as ob
 from offbeat.runs.schema import DATABASE
-
-# The nodes are those of the tests, which are no package that is installed.
-sys.path.append(str(Path(__file__).parents[1]))
 from tests.flower.superlink import LocalFederation
 
 PROJECT = """[project]

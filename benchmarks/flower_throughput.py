@@ -1,6 +1,6 @@
 """Updates a second through Flower: a SuperLink and its SuperNodes on this machine's loopback.
 
-    python benchmarks/flower_throughput.py [--messages 5] [--native PYTHON] [--json FILE]
+    python benchmarks/flower_throughput.py [--messages 5] [--native PYTHON]
 
 FedAsync with a model of 1 MB and of 100 MB, on one node and on four; a task is one step on one sample, so
 nearly all of its time is the message's. What is counted, from the journal: of each node the seconds from one
@@ -12,23 +12,21 @@ with it `round_trip.py` first measures the same sizes on Offbeat's own server an
 disk before its answer. It needs 8 GB, and 15 GB of disk. Machines are noisy, and the load is printed.
 """
 
-import argparse
-import json
 import os
-import statistics
 import subprocess
 import tempfile
 import time
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flower_app import federation, has_ended, where, write_app
-from processes import leave_when_told
+from harness import Rows, main, spread
 
 import offbeat as ob
 from offbeat.runs.schema import DATABASE
 from tests.flower.superlink import LocalFederation
+from tests.storm.processes import leave_when_told
 
 SIZES = {"1 MB": 250_000, "100 MB": 25_000_000}  # values of four bytes
 NODES = (1, 4)
@@ -118,7 +116,7 @@ def said(made: LocalFederation) -> list[str]:
     ]
 
 
-def native(python: str) -> dict[tuple[str, int], tuple[str, str]]:
+def beside_flower(python: str) -> dict[tuple[str, int], tuple[str, str]]:
     """Updates a second of Offbeat's own server and of raw gRPC, by model and sites: from `round_trip.py`."""
     command = [python, str(Path(__file__).with_name("round_trip.py")), "--connections", "0", "--repeats", "3"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -126,49 +124,34 @@ def native(python: str) -> dict[tuple[str, int], tuple[str, str]]:
     return {(row[0], int(row[1])): (row[3], row[4]) for row in rows if len(row) > 5 and row[2] == "both"}
 
 
-def main() -> None:
-    """Measure, print, and write what was measured."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--messages", type=int, default=5, help="of each node, after its first")
-    parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
-    parser.add_argument("--nodes", nargs="*", type=int, default=list(NODES))
-    parser.add_argument("--patience", type=float, default=1800.0, help="seconds for one case")
-    parser.add_argument("--native", metavar="PYTHON", help="one with offbeat[net], to measure that too")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def flower_throughput(
+    messages: int = 5, sizes: tuple[Literal["1 MB", "100 MB"], ...] = tuple(SIZES),
+    nodes: tuple[int, ...] = NODES, patience: float = 1800.0, native: str | None = None,
+) -> Rows:  # fmt: skip
+    """Measure each case.
+
+    messages: of each node, after its first
+    patience: seconds for one case
+    native: a Python with offbeat[net], to measure that too
+    """
     leave_when_told()  # so that no process of Flower's stays
-    beside = native(options.native) if options.native else {}
-    measured: list[dict[str, Any]] = []
-    print(
-        "| model | nodes | seconds from update to update, median (least to most) | updates/s "
-        "| Offbeat's own server | raw gRPC | load |\n|---|---|---|---|---|---|---|",
-        flush=True,
-    )
-    for size in options.sizes:
-        for nodes in options.nodes:
-            with tempfile.TemporaryDirectory(prefix="offbeat-flower-") as home:
-                found = run(Path(home), SIZES[size], nodes, options.messages, options.patience)
-            own, raw = beside.get((size, nodes), ("–", "–"))
-            case = {"model": size, "nodes": nodes, "own server": own, "raw gRPC": raw}
-            measured.append({**case, "load": os.getloadavg(), **found})
-            print(row(measured[-1]), flush=True)
-            for line in found["log"][-10:] if found["status"] != "finished" or found["lost"] else []:
-                print(f"  {line}", flush=True)
-    if options.json is not None:
-        options.json.write_text(json.dumps({**where(), "cases": measured}, indent=2))
-
-
-def row(found: dict[str, Any]) -> str:
-    """A line of the table."""
-    seconds = found["tasks"]
-    if found["status"] == "finished" and seconds:
-        middle = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
-        rate = f"{found['rate']:.3g}"
-    else:
-        middle, rate = f"failed: {found['status']} after {found['seconds']:.0f} s", "–"
-    cells = (middle, rate, found["own server"], found["raw gRPC"], f"{found['load'][0]:.1f}")
-    return f"| {found['model']} | {found['nodes']} | {' | '.join(cells)} |"
+    beside = beside_flower(native) if native else {}
+    for size, number in product(sizes, nodes):
+        with tempfile.TemporaryDirectory(prefix="offbeat-flower-") as home:
+            found = run(Path(home), SIZES[size], number, messages, patience)
+        own, raw = beside.get((size, number), (None, None))
+        well = found["status"] == "finished" and found["tasks"]
+        failed = f"failed: {found['status']} after {found['seconds']:.0f} s"
+        yield {
+            "model": size, "nodes": number,
+            "s from update to update (least to most)": spread(found["tasks"]) if well else failed,
+            "updates/s": found["rate"] if well else None, "Offbeat's own server": own, "raw gRPC": raw,
+            "load": f"{os.getloadavg()[0]:.1f}",
+        }  # fmt: skip
+        for line in found["log"][-10:] if found["status"] != "finished" or found["lost"] else []:
+            print(f"  {line}", flush=True)
+    yield where()
 
 
 if __name__ == "__main__":
-    main()
+    main(flower_throughput)

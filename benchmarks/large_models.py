@@ -9,12 +9,11 @@ checkpoint has, and started again: the most memory until it serves is told too, 
 updates. A model of more than 256 MiB shows what one of 1 GB takes: the pool of vectors keeps smaller ones.
 """
 
-import argparse
 import asyncio
 import shutil
-import sys
 import tempfile
 import time
+from itertools import product
 from multiprocessing import Process
 from pathlib import Path
 from statistics import median
@@ -24,12 +23,13 @@ import offbeat  # noqa: F401  before PyTorch, as the command has it
 
 # isort: split
 import torch
-from processes import fork, has_ended, kill
+from harness import Rows, main
 from round_trip import exchanges, features, limits, tell
 
 from offbeat.core.layout import Layout
 from offbeat.net.server.stored_updates import NEWEST
 from offbeat.runs.record import read_run
+from tests.storm.processes import fork, has_ended, kill
 
 FOREVER = 10**9
 SMALL = 2
@@ -142,30 +142,21 @@ def measured(place: Path, kind: str, values: int, sites: int, updates: int) -> M
     return Measured(server.at_start, most, usual, again.at_start, logged)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--megabytes", type=int, default=300)
-    parser.add_argument("--updates", type=int, default=4, help="of each site")
-    parser.add_argument("--sites", type=int, nargs="+", default=[1, 2])
-    chosen = parser.parse_args()
-    values, model = chosen.megabytes * 250_000, chosen.megabytes * 1e6 / 2**20
-    print(
-        "| algorithm | sites | most at the start | most with updates | median | most at a restart | logged |"
-    )
-    print("|---|---|---|---|---|---|---|")
+def large_models(megabytes: int = 300, updates: int = 4, sites: tuple[int, ...] = (1, 2)) -> Rows:
+    """Measure both algorithms.
+
+    updates: of each site
+    """
+    values, model = megabytes * 250_000, megabytes * 1e6 / 2**20
     with tempfile.TemporaryDirectory(prefix="offbeat-large-models-") as name:
-        for kind in KINDS:
-            for sites in chosen.sites:
-                bare = measured(Path(name), kind, SMALL, sites, chosen.updates)
-                found = measured(Path(name), kind, values, sites, chosen.updates)
-                models = [
-                    f"{(own - less) / model:.1f}" for own, less in zip(found[:-1], bare[:-1], strict=True)
-                ]
-                print(f"| {kind} | {sites} | {' | '.join(models)} | {found.logged} |", flush=True)
-    return 0
+        for kind, number in product(KINDS, sites):
+            bare = measured(Path(name), kind, SMALL, number, updates)
+            found = measured(Path(name), kind, values, number, updates)
+            models = [f"{(own - less) / model:.1f}" for own, less in zip(found[:-1], bare[:-1], strict=True)]
+            heads = ("most at the start", "most with updates", "median", "most at a restart")
+            figures = dict(zip(heads, models, strict=True))
+            yield {"algorithm": kind, "sites": number, **figures, "logged": found.logged}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(large_models)

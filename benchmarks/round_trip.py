@@ -15,7 +15,6 @@ server's process with so many connected, idle (only beats) and active (each a ta
 Servers are processes of their own. It needs 8 GB, and 15 GB of disk.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -36,7 +35,7 @@ import offbeat  # noqa: F401  before PyTorch, as the command has it
 
 # isort: split
 import torch
-from processes import fork, kill, leave_when_told
+from harness import Row, Rows, main
 
 from offbeat.core.layout import Layout
 from offbeat.net.auth.credentials import SiteCredentials
@@ -44,6 +43,7 @@ from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateSubm
 from offbeat.net.transport import ChannelClosedError, ClientChannel
 from offbeat.net.wire.limits import Limits
 from offbeat.vectors.allocator import KEPT, LARGEST
+from tests.storm.processes import fork, kill, leave_when_told
 
 NONE = torch.zeros(0, dtype=torch.int64)
 RATE = 1e6  # messages a second: no limit here
@@ -242,12 +242,14 @@ def raw_times(size: int, streams: int, count: int, *, durable: bool, keeps: bool
 # ---- the tables ----
 
 
-async def round_trips(servers: Servers, directory: Path, count: int) -> None:
-    print("| a task's round trip | median | 95 % |\n|---|---|---|")
-    row("empty model", passed(await exchanges(servers.address("tiny"), 2, count)))
-    row("nothing written", passed(await exchanges(servers.address("tiny, volatile"), 2, count)))
-    row("raw gRPC", passed(raw_times(8, 1, count, durable=False, keeps=False)[0]))
-    row("one small write and its fsync", fsyncs(directory / "probe", count))
+def round_trips(runner: asyncio.Runner, servers: Servers, directory: Path, count: int) -> Rows:
+    def empty(name: str) -> list[float]:
+        return passed(runner.run(exchanges(servers.address(name), 2, count)))
+
+    yield trip("empty model", empty("tiny"))
+    yield trip("nothing written", empty("tiny, volatile"))
+    yield trip("raw gRPC", passed(raw_times(8, 1, count, durable=False, keeps=False)[0]))
+    yield trip("one small write and its fsync", fsyncs(directory / "probe", count))
 
 
 def passed(times: Sequence[float]) -> list[float]:
@@ -255,11 +257,9 @@ def passed(times: Sequence[float]) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-def row(name: str, seconds: Sequence[float]) -> None:
-    print(
-        f"| {name} | {1e3 * median(seconds):.2f} ms | {1e3 * quantiles(seconds, n=20)[-1]:.2f} ms |",
-        flush=True,
-    )
+def trip(name: str, seconds: Sequence[float]) -> Row:
+    own, most = median(seconds), quantiles(seconds, n=20)[-1]
+    return {"a task's round trip": name, "median": f"{1e3 * own:.2f} ms", "95 %": f"{1e3 * most:.2f} ms"}
 
 
 def fsyncs(path: Path, count: int) -> list[float]:
@@ -275,12 +275,7 @@ def fsyncs(path: Path, count: int) -> list[float]:
     return seconds
 
 
-def throughput(servers: Servers, ours: Sites, repeats: int, largest: float) -> None:
-    print(
-        "\n| model | sites | on disk before the answer | updates/s | raw gRPC, the same bytes | ratio "
-        "| raw gRPC, freed memory kept | ratio | processor, server and site, ms an update |\n"
-        "|---|---|---|---|---|---|---|---|---|"
-    )
+def throughput(servers: Servers, ours: Sites, repeats: int, largest: float) -> Rows:
     for size, values, sites, updates in SIZES:
         if 4e-6 * values > largest:
             continue
@@ -299,11 +294,12 @@ def throughput(servers: Servers, ours: Sites, repeats: int, largest: float) -> N
             ]
             found = [median(each) for each in zip(*rates, strict=True)]
             processor = " and ".join(f"{1e3 * min(each):.2f}" for each in zip(*spent, strict=True))
-            print(
-                f"| {size} | {sites} | {'both' if durable else 'nothing'} | {found[0]:.2f} "
-                f"| {found[1]:.2f} | {over(rates, 1)} | {found[2]:.2f} | {over(rates, 2)} | {processor} |",
-                flush=True,
-            )
+            yield {
+                "model": size, "sites": sites, "on disk before the answer": "both" if durable else "nothing",
+                "updates/s": f"{found[0]:.2f}", "raw gRPC, the same bytes": f"{found[1]:.2f}",
+                "ratio": over(rates, 1), "raw gRPC, freed memory kept": f"{found[2]:.2f}",
+                "its ratio": over(rates, 2), "processor, server and site, ms an update": processor,
+            }  # fmt: skip
             servers.stop(name)
 
 
@@ -332,9 +328,9 @@ def rate(found: Sequence[Sequence[float]]) -> float:
     return sum(begin < moment <= end for times in found for moment in times) / (end - begin)
 
 
-async def many(servers: Servers, connections: int, seconds: float, every: float) -> None:
+async def many(servers: Servers, connections: int, seconds: float, every: float) -> list[Row]:
     """So many sites at once: first they only beat, as a lease of 60 s asks for, then they also work."""
-    print("\n| sites | doing | server's memory | one core, used | updates/s |\n|---|---|---|---|---|")
+    rows: list[Row] = []
     address = servers.address("many")
     before = servers.used("many")[1]
     active, over = asyncio.Event(), asyncio.Event()
@@ -371,41 +367,45 @@ async def many(servers: Servers, connections: int, seconds: float, every: float)
         await asyncio.sleep(seconds)
         now = servers.used("many")
         core, rate = (now[0] - used[0]) / seconds, (len(done) - done_before) / seconds
-        print(
-            f"| {connections} | {doing} | {before:.0f} → {now[1]:.0f} MiB | {core:.1%} | {rate:.1f} |",
-            flush=True,
-        )
+        rows.append({
+            "sites": connections, "doing": doing, "server's memory": f"{before:.0f} → {now[1]:.0f} MiB",
+            "one core, used": f"{core:.1%}", "updates/s": f"{rate:.1f}",
+        })  # fmt: skip
     over.set()
     await asyncio.wait(sites, timeout=30)
+    return rows
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="the whole server on loopback, in numbers")
-    parser.add_argument("--tasks", type=int, default=500, help="round trips to time, at least 2")
-    parser.add_argument("--repeats", type=int, default=5, help="of the throughput; 0: leave it out")
-    parser.add_argument("--largest", type=float, default=1e3, help="MB of the largest model in it")
-    parser.add_argument("--connections", type=int, default=500, help="0: leave it out")
-    parser.add_argument("--seconds", type=float, default=20.0, help="to watch many sites for")
-    parser.add_argument("--every", type=float, default=10.0, help="seconds between an active site's tasks")
-    chosen = parser.parse_args()
-    if chosen.tasks < 2:
-        parser.error("--tasks must be at least 2: quantiles need two round trips")
+def round_trip(
+    tasks: int = 500, repeats: int = 5, largest: float = 1e3, connections: int = 500, seconds: float = 20.0,
+    every: float = 10.0,
+) -> Rows:  # fmt: skip
+    """Measure a server on loopback.
+
+    tasks: round trips to time, at least 2
+    repeats: of the throughput; 0: leave it out
+    largest: MB of the largest model in it
+    connections: 0: leave many sites out
+    seconds: to watch many sites for
+    every: seconds between an active site's tasks
+    """
+    if tasks < 2:
+        sys.exit("--tasks must be at least 2: quantiles need two round trips")
     leave_when_told()
-    with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name:
+    with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name, asyncio.Runner() as runner:
         directory = Path(name)
         ours = Sites(directory / "sites.log")
-        servers = Servers(directory, max(1, chosen.connections))
+        servers = Servers(directory, max(1, connections))
         try:
-            asyncio.run(round_trips(servers, directory, chosen.tasks))
-            if chosen.repeats:
-                throughput(servers, ours, chosen.repeats, chosen.largest)
-            if chosen.connections:
-                asyncio.run(many(servers, chosen.connections, chosen.seconds, chosen.every))
+            yield from round_trips(runner, servers, directory, tasks)
+            if repeats:
+                yield from throughput(servers, ours, repeats, largest)
+            if connections:
+                yield from runner.run(many(servers, connections, seconds, every))
         finally:
             ours.close()
             servers.close()
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(round_trip)

@@ -8,26 +8,23 @@ time of gRPC, of the event loop and of handing over between threads. `raw_grpc.p
 its time, of both ends together, is what the last rows are to be compared with.
 """
 
-import argparse
 import asyncio
 import json
 import os
 import resource
 import signal
-import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import offbeat  # noqa: F401  before PyTorch, as the command has it
 
 # isort: split
-from processes import fork, kill, leave_when_told
+from harness import Rows, main
 from round_trip import exchanges, raw_times, serve_run, warmed_up
 
 from offbeat.core.global_model import GlobalModel
@@ -37,6 +34,7 @@ from offbeat.net.server.state_files import StateFiles, UpdateLog
 from offbeat.net.server.validation import EachUpdateCheck
 from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.writer import MessageWriter
+from tests.storm.processes import fork, kill, leave_when_told
 
 STAGES: tuple[tuple[type, str, str], ...] = (
     (MessageReader, "feed", "frame in: parse, checksum, copy"),
@@ -160,31 +158,29 @@ def raw_milliseconds(values: int, sites: int, updates: int, durable: bool) -> fl
     return 1e3 * (seconds(each) - seconds(few)) / (sites * (warmed_up(each) - warmed_up(few)))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="where the processor's time of an update goes")
-    parser.add_argument("--megabytes", type=float, default=1.0, help="size of the model")
-    parser.add_argument("--updates", type=int, default=1000, help="updates to measure, of all sites together")
-    parser.add_argument("--sites", type=int, default=1, help="sites that deliver at once")
-    chosen = parser.parse_args()
+def update_stages(megabytes: float = 1.0, updates: int = 1000, sites: int = 1) -> Rows:
+    """Milliseconds of the processor for an update.
+
+    megabytes: size of the model
+    updates: updates to measure, of all sites together
+    sites: sites that deliver at once
+    """
     leave_when_told()
-    values = int(chosen.megabytes * 250_000)
+    values = int(megabytes * 250_000)
     columns: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory(prefix="offbeat-stages-") as name, suppress(KeyboardInterrupt):
+    with tempfile.TemporaryDirectory(prefix="offbeat-stages-") as name:
         for durable in (False, True):
-            server, site = measure(Path(name), values, chosen.sites, chosen.updates, durable)
+            server, site = measure(Path(name), values, sites, updates, durable)
             kind = "durable" if durable else "nothing written"
             columns |= {f"server, {kind}": server, f"site, {kind}": site}
-            raw = raw_milliseconds(values, chosen.sites, chosen.updates, durable)
-            columns[f"raw gRPC, both ends, {kind}"] = {REST: raw}
-    print(f"Milliseconds of the processor for an update of {chosen.megabytes:g} MB; sites: {chosen.sites}\n")
-    print("| stage |" + "".join(f" {column} |" for column in columns))
-    print("|---|" + "---|" * len(columns))
+            columns[f"raw gRPC, both ends, {kind}"] = {
+                REST: raw_milliseconds(values, sites, updates, durable)
+            }
     for stage in (*dict.fromkeys(stage for _, _, stage in STAGES), REST):
-        cells = (f"{own[stage]:.2f}" if stage in own else "–" for own in columns.values())
-        print(f"| {stage} |" + "".join(f" {cell} |" for cell in cells))
-    print("| **together** |" + "".join(f" {sum(own.values()):.2f} |" for own in columns.values()))
-    return 0
+        cells = {column: f"{own[stage]:.2f}" if stage in own else None for column, own in columns.items()}
+        yield {"stage": stage, **cells}
+    yield {"stage": "**together**", **{column: f"{sum(own.values()):.2f}" for column, own in columns.items()}}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(update_stages)

@@ -1,4 +1,4 @@
-"""Small versions of the benchmarks that try to break a deployment: real processes, killed and lied to."""
+"""Small versions of the storms that try to break a deployment: real processes, killed and lied to."""
 
 import shutil
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 from tests.forks import Fork
 from tests.sampling import thorough
 
-ROOT = Path(__file__).parents[2]
+STORM = Path(__file__).parents[1] / "storm"
 
 
 def script(name: str, *words: str) -> str:
-    """Run a benchmark to its end; returns what it printed."""
-    process = Fork(ROOT / "benchmarks" / name, *words)
+    """Run a storm to its end; returns what it printed."""
+    process = Fork(STORM / name, *words)
     try:
         status = process.wait(570)
     finally:

@@ -1,6 +1,6 @@
 """Floods of bare TCP connections beside a run: what they cost it, and whether it ends.
 
-    python benchmarks/flood.py [--grpc 2500] [--page 4000] [--seconds 15] [--open-files 1024] [--tls]
+    python -m tests.storm.flood [--grpc 2500] [--page 4000] [--seconds 15] [--open-files 1024] [--tls]
 
 The server is `offbeat serve` with a live page, and may have so many open files and no more, whatever it asks
 for; two sites train. First nothing happens for the seconds; then so many connections are opened to the port
@@ -25,10 +25,10 @@ from functools import partial
 from pathlib import Path
 
 import yaml
-from processes import call_offbeat, ended, fork, kill, leave_when_told
 
 from offbeat.net.server.serve import serve
 from offbeat.runs.record import read_run
+from tests.storm.processes import call_offbeat, ended, fork, kill, leave_when_told
 
 SITES = 2
 ATTEMPTS = 5

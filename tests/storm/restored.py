@@ -11,15 +11,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from findings import ANOTHERS, wrong_budget, wrong_seeds
-from processes import ended, has_ended, kill
-from redo import releases_of
-from storm import PROCESSES, Storm, newest_version
-from witness import END, newest_models, read_seeds
-
 from offbeat.core.journal import Row
 from offbeat.runs.record import read_run
 from offbeat.secure.helper_file import HelperFile
+from tests.storm.findings import ANOTHERS, wrong_budget, wrong_seeds
+from tests.storm.processes import ended, has_ended, kill
+from tests.storm.redo import releases_of
+from tests.storm.storm import PROCESSES, Storm, newest_version
+from tests.storm.witness import END, newest_models, read_seeds
 
 LATER = 8  # versions that the server makes after the copy, at least
 GONE_BACK = "the server has gone back from version"

@@ -1,11 +1,5 @@
 """What is found wrong of the noise and the budget of a killed federation: each kind of wrong is told."""
 
-import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
 import offbeat as ob
@@ -13,31 +7,19 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.privacy.ledger import PrivacyLedger, ReleasePlan
 from offbeat.net.secure.release_seeds import ReleaseSeed
+from tests.storm.findings import spent, wrong_seeds
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
 RELEASES = {1: (0, 1), 2: (2, 3)}
-
-
-@pytest.fixture(scope="module")
-def findings() -> Iterator[ModuleType]:
-    """The module, which imports those beside it."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.syspath_prepend(FOLDER)
-        before = set(sys.modules)
-        yield importlib.import_module("findings")
-        for name in set(sys.modules) - before:
-            if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == FOLDER:
-                del sys.modules[name]
 
 
 def used(*seeds: tuple[int, tuple[int, ...], str]) -> list[ReleaseSeed]:
     return [ReleaseSeed(version, tasks, seed.encode()) for version, tasks, seed in seeds]
 
 
-def test_noise_that_is_made_again_is_right(findings: ModuleType) -> None:
+def test_noise_that_is_made_again_is_right() -> None:
     """Also of a seed that nobody heard of, as its process died before it was durable."""
     seeds = used((1, (0, 1), "a"), (2, (2, 4), "b"), (1, (0, 1), "a"), (2, (2, 3), "c"), (2, (2, 3), "c"))
-    assert findings.wrong_seeds(seeds, RELEASES) == []
+    assert wrong_seeds(seeds, RELEASES) == []
 
 
 @pytest.mark.parametrize(
@@ -54,14 +36,15 @@ def test_noise_that_is_made_again_is_right(findings: ModuleType) -> None:
     ],
 )
 def test_wrong_noise_is_told(
-    seeds: list[tuple[int, tuple[int, ...], str]], told: str, findings: ModuleType
+    seeds: list[tuple[int, tuple[int, ...], str]],
+    told: str,
 ) -> None:
-    (wrong,) = findings.wrong_seeds(used(*seeds), RELEASES)
+    (wrong,) = wrong_seeds(used(*seeds), RELEASES)
     assert told in wrong
 
 
 @pytest.mark.parametrize("bands", [1, 3])
-def test_what_is_spent_is_that_of_the_ledger(bands: int, findings: ModuleType) -> None:
+def test_what_is_spent_is_that_of_the_ledger(bands: int) -> None:
     noise = ob.Noise(multiplier=2, bands=bands)
     plan = ReleasePlan(ob.Privacy(clip=1.0, weight_bits=2, most=2, noise=noise), 10, 3)
     arrived = [Row(n, 0.0, "event", "arrived", client=n % 3, task=n) for n in range(6)]
@@ -71,6 +54,6 @@ def test_what_is_spent_is_that_of_the_ledger(bands: int, findings: ModuleType) -
         ledger.charge(release)
         rows.append(Row(9 + version, 0.0, "command", "aggregate", version=version,
                         data={"tasks": list(tasks), "weights": [3, 2]}))  # fmt: skip
-    found = findings.spent([*arrived, *rows], plan)
+    found = spent([*arrived, *rows], plan)
     assert found == pytest.approx({client: ledger.mu(client) for client in range(3)}, rel=1e-12)
-    assert found != pytest.approx(findings.spent([*arrived, *rows[:2]], plan), rel=1e-3)
+    assert found != pytest.approx(spent([*arrived, *rows[:2]], plan), rel=1e-3)

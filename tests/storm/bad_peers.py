@@ -1,6 +1,6 @@
 """A live server among bad peers, with one honest site in training; counts what came of it.
 
-    python benchmarks/bad_peers.py [--messages 10000] [--seed 1]
+    python -m tests.storm.bad_peers [--messages 10000] [--seed 1]
 
 The server is `offbeat serve` with TLS, asking for a certificate and a token. First outsiders: wrong tokens, a
 certificate of another authority, no credential, somebody else's name. Then a site with a good credential that
@@ -26,8 +26,6 @@ from typing import Any
 
 import torch
 import yaml
-from processes import call_offbeat, ended, fork, kill, leave_when_told
-from witness import Honest, keep_company
 
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.auth.tokens import make_token
@@ -45,6 +43,8 @@ from offbeat.net.messages import (
 )
 from offbeat.net.transport import ChannelClosedError
 from offbeat.runs.record import read_run
+from tests.storm.processes import call_offbeat, ended, fork, kill, leave_when_told
+from tests.storm.witness import Honest, keep_company
 
 VERSIONS, STEPS = 20, 3
 NONE = torch.zeros(0, dtype=torch.int64)

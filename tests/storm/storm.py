@@ -19,14 +19,14 @@ from statistics import median
 from typing import Any
 
 import yaml
-from bad_network import relay
-from processes import call_offbeat, ended, fork, has_ended, kill
-from witness import help_out, keep_seeds, take_part
 
 from offbeat.net.auth.ca import OwnAuthority
 from offbeat.net.auth.tokens import make_token
 from offbeat.net.kit import make_kit, write_kit
 from offbeat.runs.record import RunRecord, read_run
+from tests.storm.bad_network import relay
+from tests.storm.processes import call_offbeat, ended, fork, has_ended, kill
+from tests.storm.witness import help_out, keep_seeds, take_part
 
 PROCESSES, LAST_VERSIONS = 4, 10
 WHOLE = "the mirror has all that the run has"

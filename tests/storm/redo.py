@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors.torch import load_file
-from witness import rounding_of
 
 from offbeat.algorithms.privacy.private import with_privacy, without_privacy
 from offbeat.core.events import Arrived, ClientId, TaskId, Version
@@ -32,6 +31,7 @@ from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.server_learner import server_learner
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.runs.record import RunRecord
+from tests.storm.witness import rounding_of
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """A federation of real processes that are killed over and over; counts what became of its updates.
 
-    python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1]
+    python -m tests.storm.faults [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1]
         [--noise] [--secure] [--helpers 4 --colluding 1] [--restore] [--losses 20]
 
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
@@ -34,11 +34,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from findings import Findings, examine
-from processes import call_offbeat, fork, leave_when_told
-from restored import examine_restored, restore
-from storm import Storm, Weather
-from witness import END
+from tests.storm.findings import Findings, examine
+from tests.storm.processes import call_offbeat, fork, leave_when_told
+from tests.storm.restored import examine_restored, restore
+from tests.storm.storm import Storm, Weather
+from tests.storm.witness import END
 
 HELPERS = ("anna", "bert", "cleo", "dora", "emil", "fred", "gina", "hans", "ines")
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -5,9 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from redo import Redone, redo, releases_of, spent
-from witness import ACKNOWLEDGED, SENT, read_models, read_seeds, read_tasks
-
 from offbeat.core.events import TaskId, Version
 from offbeat.core.journal import Row
 from offbeat.core.privacy.ledger import ReleasePlan
@@ -15,6 +12,8 @@ from offbeat.net.secure.release_seeds import ReleaseSeed
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import version_file
 from offbeat.runs.verify import named_files
+from tests.storm.redo import Redone, redo, releases_of, spent
+from tests.storm.witness import ACKNOWLEDGED, SENT, read_models, read_seeds, read_tasks
 
 SHOWN = 10  # of what must not be
 ANOTHERS = "releases with another's noise"

@@ -15,7 +15,6 @@ from random import Random
 
 import torch
 from msgspec.structs import replace
-from processes import call_offbeat
 from safetensors.torch import save
 
 from offbeat.core.commands import Aggregate
@@ -28,6 +27,7 @@ from offbeat.net.messages import FromServer, FromSite, TaskAssignment, UpdateAck
 from offbeat.net.secure.release_seeds import FreshSeeds, ReleaseSeed
 from offbeat.net.transport import ClientChannel
 from offbeat.net.wire.limits import Limits
+from tests.storm.processes import call_offbeat
 
 SENT, ACKNOWLEDGED, MODELS, END = "sent", "acknowledged", "models", "end"
 
