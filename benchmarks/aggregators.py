@@ -1,6 +1,6 @@
 """What the server computes for an arrival, in copies of the model.
 
-    python benchmarks/aggregators.py [--sizes 1e6 1e7] [--clients 4] [--repeats 15] [--json FILE]
+    python benchmarks/aggregators.py [--sizes 1e6 1e7] [--clients 4] [--repeats 15]
 
 Every algorithm is simulated with updates that cost nothing to make. Timed is `GlobalModel.aggregate`:
 the aggregator, the server steps, w + step, and whatever else an aggregation does. Right before each, a
@@ -13,20 +13,19 @@ Models of 1e8 values take 0.4 GB each. With C clients there are up to about 3 C 
 `--clients 2 --window-sizes 3` there.
 """
 
-import argparse
-import json
-import os
-import platform
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
 import torch
+from harness import Row, Rows, main, ratios
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
@@ -126,26 +125,10 @@ def timed(timing: Timing) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Result:
-    """One row: medians, and quartiles of the multiple."""
-
-    label: str
-    parameters: int
-    threads: int
-    copies_per_arrival: float
-    quartiles: tuple[float, float]
-    arrival_ms: float
-    copy_ms: float
-    updates: float
-    repeats: int
-    remembered: float  # what the aggregator and the server steps keep, in models
-
-
 def measure(
-    name: str, label: str, options: Mapping[str, Any], learner: Idle, copy: tuple[torch.Tensor, torch.Tensor],
+    name: str, options: Mapping[str, Any], learner: Idle, copy: tuple[torch.Tensor, torch.Tensor],
     threads: int, repeats: int,
-) -> Result:  # fmt: skip
+) -> Row:  # fmt: skip
     """Simulate one algorithm and sum its aggregations up."""
     algorithm = ALGORITHMS[name](**options)
     timing = Timing(*copy, threads)
@@ -159,14 +142,15 @@ def measure(
         )  # fmt: skip
     times = [t / n for t, n in zip(timing.aggregations, timing.updates, strict=True)][before:]
     copies = timing.copies[before:]
-    ratios = [t / c for t, c in zip(times, copies, strict=True)]
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return Result(
-        label, learner.delta.numel(), threads, statistics.median(ratios), (low, high),
-        1e3 * statistics.median(times), 1e3 * statistics.median(copies),
-        statistics.mean(timing.updates[before:]), len(ratios),
-        run.summary.server_state_bytes / learner.delta.nbytes,
-    )  # fmt: skip
+    low, middle, high = statistics.quantiles(ratios(times, copies), n=4)
+    return {
+        "copies per arrival": f"{middle:.2f}",
+        "quartiles": f"{low:.2f} to {high:.2f}",
+        "ms per arrival": 1e3 * statistics.median(times),
+        "ms of a copy": 1e3 * statistics.median(copies),
+        "updates at a time": float(statistics.mean(timing.updates[before:])),
+        "state, models": run.summary.server_state_bytes / learner.delta.nbytes,
+    }
 
 
 def cases(windows: Sequence[int]) -> Iterator[tuple[str, str, dict[str, Any]]]:
@@ -180,71 +164,28 @@ def cases(windows: Sequence[int]) -> Iterator[tuple[str, str, dict[str, Any]]]:
                 yield name, f"{name} {kind}, K = {size}", {"kind": kind, "size": size}
 
 
-def markdown(results: Sequence[Result]) -> Iterator[str]:
-    """A table for each size and number of threads."""
-    for d, threads in sorted({(r.parameters, r.threads) for r in results}):
-        rows = [r for r in results if (r.parameters, r.threads) == (d, threads)]
-        copy = statistics.median(r.copy_ms for r in rows)
-        yield f"d = {d:.0e}, {threads} thread{'s' * (threads > 1)}; one copy takes {copy:.3g} ms:"
-        yield ""
-        yield "| algorithm | copies per arrival | quartiles | ms per arrival | updates at a time | state |"
-        yield "|---|---|---|---|---|---|"
-        for r in rows:
-            low, high = r.quartiles
-            yield (
-                f"| {r.label} | {r.copies_per_arrival:.2f} | {low:.2f} to {high:.2f} | {r.arrival_ms:.3g} | "
-                f"{r.updates:.3g} | {r.remembered:.3g} models |"
-            )
-        yield ""
+def aggregators(
+    sizes: tuple[float, ...] = (1e6, 1e7), clients: int = 4, repeats: int = 15,
+    threads: tuple[int, ...] = tuple(sorted({1, torch.get_num_threads()})),
+    window_sizes: tuple[int, ...] = (2, 5, 20, 50), algorithms: tuple[str, ...] = tuple(ALGORITHMS),
+) -> Rows:  # fmt: skip
+    """Measure every algorithm at every size.
 
-
-def machine() -> str:
-    """What it was measured on."""
-    model = next(
-        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
-        platform.processor() or platform.machine(),
-    )
-    return f"{model}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
-
-
-def _lines(path: str) -> list[str]:
-    file = Path(path)
-    return file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-
-
-def main() -> None:
-    """Measure every algorithm at every size."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sizes", type=float, nargs="+", default=[1e6, 1e7], help="numbers of parameters d")
-    parser.add_argument("--clients", type=int, default=4)
-    parser.add_argument("--repeats", type=int, default=15, help="aggregations timed, at least 5")
-    parser.add_argument("--threads", type=int, nargs="+", default=sorted({1, torch.get_num_threads()}))
-    parser.add_argument("--window-sizes", type=int, nargs="+", default=[2, 5, 20, 50], help="K of FedFa")
-    parser.add_argument("--algorithms", nargs="+", default=list(ALGORITHMS))
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    if options.repeats < 5:
-        parser.error("--repeats must be at least 5")
+    sizes: numbers of parameters d
+    repeats: aggregations timed, at least 5
+    window_sizes: K of FedFa
+    """
+    if repeats < 5:
+        sys.exit("--repeats must be at least 5")
     torch.manual_seed(0)
-    print(machine(), end="\n\n", flush=True)
-    results: list[Result] = []
-    for d in map(int, options.sizes):
+    for d in map(int, sizes):
         delta, source = torch.randn(d).mul_(1e-3), torch.randn(d)
-        copy = source, source.clone()
-        for threads in options.threads:
-            found = []
-            for name, label, given in cases(options.window_sizes):
-                if name in options.algorithms:
-                    learner = Idle(options.clients, delta, source)
-                    found.append(measure(name, label, given, learner, copy, threads, options.repeats))
-            results += found
-            print("\n".join(markdown(found)), flush=True)
-    if options.json:
-        content = {"machine": machine(), "results": [asdict(r) for r in results]}
-        options.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        copy, learner = (source, source.clone()), Idle(clients, delta, source)
+        for number, (name, label, given) in product(threads, cases(window_sizes)):
+            if name in algorithms:
+                key = {"d": f"{d:.0e}", "threads": number, "algorithm": label}
+                yield key, partial(measure, name, given, learner, copy, number, repeats)
 
 
 if __name__ == "__main__":
-    main()
+    main(aggregators)

@@ -1,7 +1,7 @@
 """What training many clients together saves: the executor `Batched` beside a loop written by hand.
 
-    python benchmarks/batched.py [--repeats 5] [--rounds 20] [--models logistic,mlp,cnn,compass]
-        [--tables AB] [--json FILE]
+    python benchmarks/batched.py [--repeats 5] [--rounds 20] [--models logistic mlp cnn compass]
+        [--tables AB]
 
 A: 100 clients with 600 images of Fashion-MNIST each, 10 in a round of FedAvg, 20 steps with batches of 32.
    The loop is plain PyTorch: for each client it loads the model, does the same SGD steps on batches it has
@@ -11,18 +11,15 @@ B: the same with 64 clients in a round, trained together 1, 2, 4 … 64 at a tim
 All on one thread, what is compared by turns; medians with their range.
 """
 
-import argparse
-import json
-import os
-import platform
-import statistics
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from functools import partial
+from itertools import product
+from typing import Literal
 
 import numpy as np
 import torch
+from harness import Rows, in_turns, main, ratios, spread
 from torch.nn import functional
 
 import offbeat as ob
@@ -87,88 +84,43 @@ def simulated(
     return run
 
 
-Seconds = tuple[float, float]
+def timed(run: Callable[[], None]) -> tuple[float, float]:
+    """Wall and CPU seconds."""
+    began = time.perf_counter(), time.process_time()
+    run()
+    return time.perf_counter() - began[0], time.process_time() - began[1]
 
 
-def by_turns(contestants: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[Seconds]]:
-    """Wall and CPU seconds of each, so many times in turn, after one time that does not count."""
-    seconds: dict[str, list[Seconds]] = {name: [] for name in contestants}
-    for turn in range(repeats + 1):
-        for name, run in contestants.items():
-            began = time.perf_counter(), time.process_time()
-            run()
-            if turn:
-                seconds[name].append((time.perf_counter() - began[0], time.process_time() - began[1]))
-    return seconds
-
-
-def rows(model: str, seconds: dict[str, list[Seconds]], steps: int, base: str) -> list[dict[str, Any]]:
-    """Wall microseconds a step, and the ratios of wall and of CPU time to `base`, turn by turn."""
-    found = []
-    for name, times in seconds.items():
-        ratios = [[t[i] / b[i] for t, b in zip(times, seconds[base], strict=True)] for i in (0, 1)]
-        micro = [1e6 * t[0] / steps for t in times]
-        values = {"us_per_step": spread(micro), "ratio": spread(ratios[0]), "cpu_ratio": spread(ratios[1])}
-        found.append({"model": model, "training": name, **values})
-    return found
-
-
-def spread(numbers: list[float]) -> tuple[float, float, float]:
-    """Median, least and most."""
-    return statistics.median(numbers), min(numbers), max(numbers)
-
-
-def show(found: list[dict[str, Any]]) -> None:
-    """Print rows."""
-    for row in found:
-        micro = "{:7.0f} us/step ({:.0f} to {:.0f})".format(*row["us_per_step"])
-        wall, cpu = ("{:5.2f} ({:.2f} to {:.2f})".format(*row[key]) for key in ("ratio", "cpu_ratio"))
-        print(f"  {row['model']:9} {row['training']:11} {micro:32} wall {wall:22} CPU {cpu}", flush=True)
-
-
-def main() -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--models", default="logistic,mlp,cnn,compass")
-    parser.add_argument("--data", default="fashion_mnist")
-    parser.add_argument("--tables", default="AB", help="A, B or AB")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+def batched(
+    repeats: int = 5, rounds: int = 20, models: tuple[str, ...] = tuple(MODELS), data: str = "fashion_mnist",
+    tables: Literal["A", "B", "AB"] = "AB",
+) -> Rows:  # fmt: skip
     torch.set_num_threads(1)
-    source = ob.load(options.data, seed=0)
+    source = ob.load(data, seed=0)
     shape, classes = source.train.sample_shape, source.train.classes
-    data = ob.federate(source, None, np.array_split(np.arange(len(source.train)), CLIENTS))
-    print(f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}")
-    print(f"load of the machine: {', '.join(f'{x:.1f}' for x in os.getloadavg())} on {os.cpu_count()} CPUs\n")
-    kept: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
-    for table, per_round in (("A", 10), ("B", 64)):
-        if table not in options.tables:
-            continue
-        rounds = max(1, options.rounds * 10 // per_round)
-        print(f"{table}: {per_round} clients in a round, {rounds} rounds; ratios to the first row")
-        for name in options.models.split(","):
-            spec = MODELS[name]
-            learner = ob.TorchLearner(
-                lambda spec=spec: build(spec, shape, classes), data, ob.Training(lr=LR, batch_size=BATCH)
-            )
-            contestants: dict[str, Callable[[], None]] = {"by hand": by_hand(learner, rounds, per_round)}
-            widths = [32] if table == "A" else [1, 2, 4, 8, 16, 32, 64]
-            if table == "A":
-                contestants["in process"] = simulated(learner, rounds, per_round, None)
-            for width in widths:
-                contestants[f"batched {width}"] = simulated(learner, rounds, per_round, ob.Batched(width))
-            seconds = by_turns(contestants, options.repeats)
-            found = rows(name, seconds, rounds * per_round * STEPS, "by hand")
-            show(found)
-            kept[table] += found
-        print(f"load: {', '.join(f'{x:.1f}' for x in os.getloadavg())}")
-    if options.json:
-        options.json.write_text(json.dumps(kept, indent=1))
+    federated = ob.federate(source, None, np.array_split(np.arange(len(source.train)), CLIENTS))
+    for table, name in product(tables, models):
+        per_round, widths = (10, [32]) if table == "A" else (64, [1, 2, 4, 8, 16, 32, 64])
+        own_rounds, spec = max(1, rounds * 10 // per_round), MODELS[name]
+        learner = ob.TorchLearner(
+            partial(build, spec, shape, classes), federated, ob.Training(lr=LR, batch_size=BATCH)
+        )
+        contestants = {"by hand": by_hand(learner, own_rounds, per_round)}
+        executors = {"in process": None} if table == "A" else {}
+        for training, executor in (
+            executors | {f"batched {width}": ob.Batched(width) for width in widths}
+        ).items():
+            contestants[training] = simulated(learner, own_rounds, per_round, executor)
+        turns = in_turns(repeats + 1, {name: partial(timed, run) for name, run in contestants.items()})
+        seconds = {training: list(zip(*own[1:], strict=True)) for training, own in turns.items()}
+        for training, (wall, cpu) in seconds.items():
+            hand = seconds["by hand"]
+            micro = [1e6 * each / (own_rounds * per_round * STEPS) for each in wall]
+            yield {
+                "table": table, "model": name, "training": training, "us a step": spread(micro),
+                "wall, by hand": spread(ratios(wall, hand[0])), "CPU, by hand": spread(ratios(cpu, hand[1])),
+            }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    main(batched)

@@ -1,7 +1,7 @@
 """What map-style datasets cost: a simulation beside a plain loop over the same data in DataLoaders.
 
-    python benchmarks/dataloader.py [--pairs 9] [--tasks 40] [--models logistic,mlp,cnn]
-        [--before FOLDER] [--json FILE]
+    python benchmarks/dataloader.py [--pairs 9] [--tasks 40] [--models logistic mlp cnn]
+        [--before FOLDER]
 
 A: tasks of 20 steps with batches of 32 of a map-style dataset, whose samples are images stored as bytes and
    made float32 when they are read. "plain" is what one writes by hand for a client's task: load the model,
@@ -13,23 +13,23 @@ Each measurement is the CPU time of a process of its own with one thread; the tw
 other, the first by turns. Ratios are of pairs; medians with their range.
 """
 
-import argparse
-import json
-import os
-import statistics
-import subprocess
-import sys
 import time
+from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
+from harness import Rows, main, new_process
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset
 
 CLIENTS, EACH, STEPS, BATCH, LR = 20, 300, 20, 32, 0.05
 HERE = Path(__file__).parents[1] / "src"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+Side = tuple[str, Path]
+"""What is measured, and the folder of the package that it is measured with."""
 
 
 class Images(Dataset[tuple[Tensor, int]]):
@@ -98,63 +98,46 @@ def ours(model: str, tasks: int, tensors: bool) -> float:
     return time.process_time() - begun
 
 
-def measure(what: str, model: str, tasks: int, source: Path) -> float:
-    """CPU seconds in a process of its own, with the package from `source`."""
-    command = [sys.executable, __file__, "--measure", what, "--models", model, "--tasks", str(tasks)]
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return float(done.stdout)
+def measure(what: str, model: str, tasks: int) -> float:
+    """CPU seconds of one side of a pair, in this process."""
+    torch.set_num_threads(1)
+    one = plain if what == "plain" else partial(ours, tensors=what == "tensors")
+    one(model, 2)  # imports and first calls
+    return one(model, tasks)
 
 
-def compare(
-    first: tuple[str, Path], second: tuple[str, Path], model: str, given: argparse.Namespace
-) -> list[float]:
-    """Ratios second / first of the pairs, a line for each."""
-    ratios = []
-    for pair in range(given.pairs):
-        order = [first, second] if pair % 2 == 0 else [second, first]
-        seconds = {each: measure(each[0], model, given.tasks, each[1]) for each in order}
-        ratios.append(seconds[second] / seconds[first])
-        print(
-            f"  {model} {pair + 1}/{given.pairs}: {seconds[first]:.2f} s, {seconds[second]:.2f} s",
-            file=sys.stderr,
-        )
-    return ratios
+def compare(first: Side, second: Side, model: str, pairs: int, tasks: int) -> list[float]:
+    """Ratios second / first of the pairs."""
+    found = []
+    for pair in range(pairs):
+        sides = [first, second] if pair % 2 == 0 else [second, first]
+        seconds = {
+            side: new_process(measure, side[0], model, tasks, PYTHONPATH=str(side[1]), **ONE_THREAD)
+            for side in sides
+        }
+        found.append(seconds[second] / seconds[first])
+    return found
 
 
-def main() -> None:
-    """Measure, and print a table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--tasks", type=int, default=40)
-    parser.add_argument("--models", default="logistic,mlp,cnn")
-    parser.add_argument("--before", type=Path)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--measure", choices=("plain", "ours", "tensors"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.measure:
-        torch.set_num_threads(1)
-        one = plain if given.measure == "plain" else lambda m, n: ours(m, n, given.measure == "tensors")
-        one(given.models, 2)  # imports and first calls
-        print(one(given.models, given.tasks))
-        return
-    found = {}
-    print("| | model | ratio: median | least | most |\n|---|---|---|---|---|")
-    for model in given.models.split(","):
-        tables = {"A: ours / plain loop": (("plain", HERE), ("ours", HERE))}
-        if given.before:
-            tables["B: tensors here / before"] = (("tensors", given.before), ("tensors", HERE))
+def dataloader(
+    pairs: int = 9, tasks: int = 40, models: tuple[str, ...] = ("logistic", "mlp", "cnn"),
+    before: Path | None = None,
+) -> Rows:  # fmt: skip
+    """Measure each model.
+
+    before: the folder src of another checkout
+    """
+    for model in models:
+        tables: dict[str, tuple[Side, Side]] = {"A: ours / plain loop": (("plain", HERE), ("ours", HERE))}
+        if before:
+            tables["B: tensors here / before"] = (("tensors", before), ("tensors", HERE))
         for name, (first, second) in tables.items():
-            ratios = found[f"{name}, {model}"] = compare(first, second, model, given)
-            low, high = min(ratios), max(ratios)
-            print(
-                f"| {name} | {model} | {statistics.median(ratios):.3f} | {low:.3f} | {high:.3f} |", flush=True
-            )
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+            found = compare(first, second, model, pairs, tasks)
+            yield {
+                "": name, "model": model, "ratio: median": f"{median(found):.3f}",
+                "least": f"{min(found):.3f}", "most": f"{max(found):.3f}",
+            }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    main(dataloader)

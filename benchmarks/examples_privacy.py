@@ -9,9 +9,11 @@ last five evaluations, with its standard deviation over the seeds; ε is that of
 most. Batches and noise follow from the seed: these models are not private.
 """
 
-import argparse
 from collections import Counter
 from statistics import mean, pstdev
+from typing import Literal
+
+from harness import Rows, main
 
 from offbeat.local.examples_privacy import examples_epsilon, sampling_rate
 from offbeat.recipes.build import make_learner, run_recipe
@@ -49,25 +51,21 @@ def figures(data: str, noise: float | None, seed: int, tasks: int) -> tuple[floa
     return mean(row[metric] for row in run.metrics[-5:]), epsilon
 
 
-def main() -> None:
-    """Print a line of a Markdown table for each noise."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tasks", type=int, default=120, help="local trainings of ten steps, of all clients")
-    parser.add_argument("--data", choices=DATA, nargs="+", default=list(DATA))
-    options = parser.parse_args()
-    print(
-        f"| {options.tasks} tasks of {STEPS} steps | noise | result | ε (δ = {DELTA:g}) |\n|---|---|---|---|"
-    )
-    for data in options.data:
+def examples_privacy(
+    seeds: int = 3, tasks: int = 120, data: tuple[Literal["digits", "heart_disease"], ...] = tuple(DATA)
+) -> Rows:
+    for name in data:
         for noise in NOISES:
-            found = [figures(data, noise, seed, options.tasks) for seed in range(options.seeds)]
+            found = [figures(name, noise, seed, tasks) for seed in range(seeds)]
             values = [value for value, _ in found]
-            name = "no privacy" if noise is None else "clipped, no noise" if not noise else f"{noise:g}"
-            epsilon = f"{max(e for _, e in found):.1f}" if noise else "–"
-            result = f"{mean(values):.3f} ± {pstdev(values):.3f}"
-            print(f"| {data}, {DATA[data][0]} | {name} | {result} | {epsilon} |", flush=True)
+            title = "no privacy" if noise is None else "clipped, no noise" if not noise else f"{noise:g}"
+            yield {
+                f"{tasks} tasks of {STEPS} steps": f"{name}, {DATA[name][0]}",
+                "noise": title,
+                "result": f"{mean(values):.3f} ± {pstdev(values):.3f}",
+                f"ε (δ = {DELTA:g})": f"{max(e for _, e in found):.1f}" if noise else None,
+            }
 
 
 if __name__ == "__main__":
-    main()
+    main(examples_privacy)

@@ -6,38 +6,38 @@ Cleveland, Hungarian and VA of the dataset heart_disease, in the units of their 
 of each are for training. FedBuff trains a logistic regression; a seed is another split and another run.
 """
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from harness import Rows, main
 
 import offbeat as ob
 from offbeat.data.heart_disease import HOSPITALS, read_hospital
 from offbeat.data.paths import data_root
 
-Rows = npt.NDArray[np.float64]
-Labelled = tuple[Rows, npt.NDArray[np.int64]]
-Scale = tuple[Rows, Rows]
+Array = npt.NDArray[np.float64]
+Labelled = tuple[Array, npt.NDArray[np.int64]]
+Scale = tuple[Array, Array]
 """Means and deviations of the features."""
 USED = ("cleveland", "hungarian", "va")
 
 
-def numbers(x: Rows) -> Scale:
+def numbers(x: Array) -> Scale:
     """Means and deviations of some rows; a constant feature has a deviation of 1."""
-    std: Rows = x.std(0)
+    std: Array = x.std(0)
     return x.mean(0), np.where(std == 0, 1.0, std)
 
 
-def federated(train: list[Rows]) -> Scale:
+def federated(train: list[Array]) -> Scale:
     """Means and deviations as sites tell them: rounded, and no row leaves a site."""
     tensors = [(torch.from_numpy(x.astype(np.float32)), torch.zeros(len(x)).long()) for x in train]
     found = ob.feature_statistics(ob.federate(tensors), rounded=True)
     return np.asarray(found.mean), np.where(found.std == 0, 1.0, found.std)
 
 
-def scales(train: list[Rows]) -> dict[str, list[Scale]]:
+def scales(train: list[Array]) -> dict[str, list[Scale]]:
     """The means and deviations of each hospital, by where they come from."""
     unscaled: Scale = np.zeros(train[0].shape[1]), np.ones(train[0].shape[1])
     return {
@@ -51,7 +51,7 @@ def scales(train: list[Rows]) -> dict[str, list[Scale]]:
 def auroc(train: list[Labelled], test: list[Labelled], seed: int, lr: float) -> float:
     """AUROC on the test rows of all hospitals together, after 60 versions."""
 
-    def samples(x: Rows, y: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
+    def samples(x: Array, y: npt.NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
         return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y).float().unsqueeze(1)
 
     tested = samples(np.concatenate([x for x, _ in test]), np.concatenate([y for _, y in test]))
@@ -68,15 +68,11 @@ def auroc(train: list[Labelled], test: list[Labelled], seed: int, lr: float) -> 
     return float(run.evaluations()[-1].found["auroc"])
 
 
-def main() -> None:
-    """Print the table."""
-    options = argparse.ArgumentParser()
-    options.add_argument("--seeds", type=int, default=10)
-    seeds = options.parse_args().seeds
+def feature_scaling(seeds: int = 10) -> Rows:
     assert set(USED) < set(HOSPITALS)
     files = [data_root() / "heart_disease" / f"processed.{name}.data" for name in USED]
     hospitals = [read_hospital(Path(file)) for file in files]
-    found: dict[str, list[float]] = {}
+    found: dict[tuple[str, float], list[float]] = {}
     for seed in range(seeds):
         train: list[Labelled] = []
         test: list[Labelled] = []
@@ -91,13 +87,11 @@ def main() -> None:
                 for side in (train, test)
             ]
             for lr in (0.1, 0.001) if name == "as they are" else (0.1,):
-                found.setdefault(f"{name} | {lr:g}", []).append(auroc(sides[0], sides[1], seed, lr))
-    print("| features scaled by | learning rate | AUROC |")
-    print("|---|---|---|")
-    for label, values in found.items():
+                found.setdefault((name, lr), []).append(auroc(sides[0], sides[1], seed, lr))
+    for (name, lr), values in found.items():
         deviation = f" ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else ""
-        print(f"| {label} | {np.mean(values):.3f}{deviation} |")
+        yield {"features scaled by": name, "learning rate": lr, "AUROC": f"{np.mean(values):.3f}{deviation}"}
 
 
 if __name__ == "__main__":
-    main()
+    main(feature_scaling)

@@ -1,6 +1,6 @@
 """How many local steps one GPU makes in a second if several runs share it, each in a process of its own.
 
-    python benchmarks/gpu_runs.py [--runs 1,4,8,12] [--tasks 30] [--steps 200] [--out gpu_runs.md]
+    python benchmarks/gpu_runs.py [--runs 1 4 8 12] [--tasks 30] [--steps 200] [--out gpu_runs.csv]
 
 Each run is FedAsync with ten clients that train FedCompass's CNN for MNIST (582,026 parameters) on random
 images, in batches of 64, with Adam and CUDA graphs. `offbeat compare --workers N` makes such runs at a time.
@@ -9,10 +9,8 @@ Service is installed, the same is measured with it: the script starts the servic
 `--device cpu` tries the script out.
 """
 
-import argparse
 import multiprocessing
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -21,11 +19,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import numpy as np
 import torch
+from harness import Row, Rows, main
 
 import offbeat as ob
 from offbeat.data import Dataset, federate
@@ -110,43 +110,25 @@ def mps() -> Iterator[None]:
                 del os.environ[name]
 
 
-def main() -> None:
-    """Measure, and write the table."""
-    parser = argparse.ArgumentParser(
-        description="how many local steps one GPU makes for several runs at a time"
-    )
-    parser.add_argument("--runs", default="1,4,8,12")
-    parser.add_argument("--tasks", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--out", type=Path, default=Path("gpu_runs.md"))
-    options = parser.parse_args()
-    on_gpu = options.device.startswith("cuda")
+def gpu_runs(
+    runs: tuple[int, ...] = (1, 4, 8, 12), tasks: int = 30, steps: int = 200, device: str = "cuda"
+) -> Rows:
+    on_gpu = device.startswith("cuda")
     if on_gpu and not torch.cuda.is_available():
         sys.exit("there is no CUDA GPU on this machine: run it where there is one")
-    work = Work(options.device, options.tasks, options.steps, SAMPLES if on_gpu else 400)
-    counts = [int(count) for count in options.runs.split(",")]
-    name = torch.cuda.get_device_name() if on_gpu else platform.processor() or "a CPU"
-    lines = [
-        f"{name}, {os.cpu_count()} cores, PyTorch {torch.__version__}, Python {platform.python_version()}.",
-        "",
-        "| runs at a time | MPS | steps/s of all | steps/s of a run |",
-        "|---|---|---|---|",
-    ]
+    work = Work(device, tasks, steps, SAMPLES if on_gpu else 400)
 
-    def measure(service: str) -> None:
-        for runs in counts:
-            rate = steps_a_second(runs, work)
-            lines.append(f"| {runs} | {service} | {rate:,.0f} | {rate / runs:,.0f} |")
-            print(lines[-1], flush=True)
-            options.out.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    def measure(number: int) -> Row:
+        rate = steps_a_second(number, work)
+        return {"steps/s of all": rate, "steps/s of a run": rate / number}
 
-    measure("no")
+    for number in runs:
+        yield {"runs at a time": number, "MPS": "no"}, partial(measure, number)
     if on_gpu and shutil.which(CONTROL):
         with mps():
-            measure("yes")
-    print(f"The table is {options.out}.")
+            for number in runs:
+                yield {"runs at a time": number, "MPS": "yes"}, partial(measure, number)
 
 
 if __name__ == "__main__":
-    main()
+    main(gpu_runs)

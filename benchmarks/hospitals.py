@@ -1,6 +1,6 @@
 """Four hospitals on a real network beside the simulator: accuracy, versions, staleness.
 
-    python benchmarks/hospitals.py --out runs/hospitals [--seconds 40]
+    python benchmarks/hospitals.py --folder runs/hospitals [--seconds 40]
 
 One server and four sites, each a process of its own, on loopback, with the four hospitals' heart-disease
 data. A site's local step takes at least 10, 20, 40 or 80 ms. The simulator gets the same data, the same
@@ -9,13 +9,14 @@ either.
 Needs the dataset heart_disease.
 """
 
-import argparse
 import json
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+from harness import Row, Rows, main
 
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.load import load_recipe
@@ -74,37 +75,35 @@ def deployed(name: str, sets: list[str], out: Path) -> RunRecord:
     return read_run(state)
 
 
-def row(name: str, where: str, run: RunRecord) -> str:
-    """One line of the table."""
-    accuracies = [m.accuracy for m in run.evaluations() if m.accuracy is not None]
+def figures(run: RunRecord) -> Row:
+    """What came of a run."""
+    accuracies = [100 * m.accuracy for m in run.evaluations() if m.accuracy is not None]
     last = accuracies[-max(1, len(accuracies) // 5) :]
     staleness = [v for v, n in read_activity(run).staleness.items() for _ in range(n)]
-    mean = sum(staleness) / max(1, len(staleness))
     names = [r.name for r in run.rows("command")]
-    told = f"{names.count('send')} fresh models, {names.count('recall')} recalls"
-    return (
-        f"| {name} | {where} | {100 * sum(last) / len(last):.1f} | {100 * max(accuracies):.1f} | "
-        f"{names.count('aggregate')} | {len(staleness)} | {mean:.2f} | {told} |"
-    )
+    return {
+        "mean accuracy of the last fifth (%)": f"{sum(last) / len(last):.1f}",
+        "best (%)": f"{max(accuracies):.1f}",
+        "versions": names.count("aggregate"),
+        "updates": len(staleness),
+        "staleness": f"{sum(staleness) / max(1, len(staleness)):.2f}",
+        "told in mid-task": f"{names.count('send')} fresh models, {names.count('recall')} recalls",
+    }
 
 
-def main() -> None:
-    """Run each algorithm twice and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=40.0)
-    given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    heads = "algorithm | where | mean accuracy of the last fifth (%) | best (%) | versions | updates"
-    print(f"| {heads} | staleness | told in mid-task |")
-    print("|---|---|---|---|---|---|---|---|")
+def hospitals(folder: Path, seconds: float = 40.0) -> Rows:
+    """Run each algorithm twice.
+
+    folder: where the runs are kept
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     for name, algorithm in ALGORITHMS.items():
-        sets = settings(algorithm, given.seconds)
-        print(row(name, "network", deployed(name, sets, given.out)), flush=True)
-        recipe = load_recipe("heart_disease", sets=sets)
-        run_recipe(recipe, out=given.out / f"{name}-simulated")
-        print(row(name, "simulator", read_run(given.out / f"{name}-simulated")), flush=True)
+        sets = settings(algorithm, seconds)
+        yield {"algorithm": name, "where": "network", **figures(deployed(name, sets, folder))}
+        run_recipe(load_recipe("heart_disease", sets=sets), out=folder / f"{name}-simulated")
+        run = read_run(folder / f"{name}-simulated")
+        yield {"algorithm": name, "where": "simulator", **figures(run)}
 
 
 if __name__ == "__main__":
-    main()
+    main(hospitals)

@@ -1,6 +1,6 @@
 """What a client task costs when there is nothing to train, and what a large population costs.
 
-    python benchmarks/overhead.py [--tasks 20000] [--json FILE]
+    python benchmarks/overhead.py [--tasks 20000]
 
 A: wall time per client task, 21,840 parameters, 10 of 100 clients at a time, all bookkeeping
    included; in memory, and with the journal and checkpoints on disk.
@@ -10,20 +10,14 @@ B: peak memory beyond the import with 100,000 clients of which 1,000 train at a 
 Medians of several runs, with their range; machines are noisy.
 """
 
-import argparse
-import json
-import multiprocessing
-import platform
 import resource
-import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy
-import torch
+from harness import Row, Rows, main, new_process, spread
 
 import offbeat as ob
 
@@ -48,77 +42,34 @@ def once(name: str, clients: int, concurrency: int, tasks: int, out: Path | None
     return (time.perf_counter() - began) / run.summary.tasks
 
 
-def overhead(tasks: int) -> list[dict[str, Any]]:
+def overhead(name: str, tasks: int, on_disk: bool) -> Row:
     """Table A."""
-    rows = []
-    for name in ALGORITHMS:
-        for on_disk in (False, True):
-            times = []
-            for _ in range(REPEATS):
-                with tempfile.TemporaryDirectory() as directory:
-                    times.append(once(name, 100, 10, tasks, Path(directory) / "run" if on_disk else None))
-            microseconds = sorted(1e6 * t for t in times)
-            rows.append(
-                {
-                    "algorithm": name,
-                    "journal": "disk" if on_disk else "memory",
-                    "us_per_task": statistics.median(microseconds),
-                    "range": (microseconds[0], microseconds[-1]),
-                }
-            )
-    return rows
+    times = []
+    for _ in range(REPEATS):
+        with tempfile.TemporaryDirectory() as directory:
+            times.append(1e6 * once(name, 100, 10, tasks, Path(directory) / "run" if on_disk else None))
+    return {"us a task (range)": spread(times)}
 
 
-def _population(name: str, clients: int, concurrency: int, tasks: int, answer: Any) -> None:
+def population(name: str, clients: int, concurrency: int, tasks: int) -> list[float]:
+    """MiB beyond the import, and seconds, of one run."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
         once(name, clients, concurrency, tasks, Path(directory) / "run")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    answer.put(((peak - before) / 1024, time.perf_counter() - began))
+    return [(peak - before) / 1024, time.perf_counter() - began]
 
 
-def population(clients: int, concurrency: int, tasks: int) -> list[dict[str, Any]]:
-    """Table B; FedCompass trains every client, so it is left out."""
-    rows = []
-    context = multiprocessing.get_context("spawn")
-    for name in ("fedavg", "fedasync", "fedbuff"):
-        answer = context.Queue()
-        process = context.Process(target=_population, args=(name, clients, concurrency, tasks, answer))
-        process.start()
-        megabytes, seconds = answer.get()
-        process.join()
-        rows.append({"algorithm": name, "clients": clients, "MiB": megabytes, "seconds": seconds})
-    return rows
-
-
-def main() -> None:
-    """Print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--tasks", type=int, default=20_000)
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
-    machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
-    print(f"{machine}, numpy {numpy.__version__}\n")
-    print(
-        f"A: {options.tasks} empty client tasks, {PARAMETERS} parameters, 10 of 100 clients (FedCompass: all)"
-    )
-    tasks = overhead(options.tasks)
-    for row in tasks:
-        low, high = row["range"]
-        print(
-            f"  {row['algorithm']:12} journal in {row['journal']:6} {row['us_per_task']:6.1f} us/task", end=""
-        )
-        print(f"  ({low:.1f} to {high:.1f})")
-    print("B: 100,000 clients, 1,000 at a time, journal on disk")
-    people = population(100_000, 1_000, options.tasks)
-    for row in people:
-        print(f"  {row['algorithm']:12} {row['MiB']:7.1f} MiB beyond the import, {row['seconds']:.1f} s")
-    if options.json:
-        options.json.write_text(json.dumps({"machine": machine, "A": tasks, "B": people}, indent=1))
+def overheads(tasks: int = 20_000) -> Rows:
+    for name in ALGORITHMS:
+        for on_disk in (False, True):
+            key = {"algorithm": name, "journal": "disk" if on_disk else "memory"}
+            yield key, partial(overhead, name, tasks, on_disk)
+    for name in ("fedavg", "fedasync", "fedbuff"):  # FedCompass trains every client
+        megabytes, seconds = new_process(population, name, 100_000, 1_000, tasks)
+        yield {"algorithm": name, "MiB beyond the import": megabytes, "s": seconds}
 
 
 if __name__ == "__main__":
-    main()
+    main(overheads)

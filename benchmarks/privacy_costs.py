@@ -7,13 +7,13 @@ Each time is the least of a few; beside it stands its ratio to SHA-256 of the up
 which says the same on a slower machine. The last column is what the time is to stay below, at 10⁶ parameters.
 """
 
-import argparse
 import os
 from collections.abc import Callable
 from hashlib import sha256
 from time import process_time
 
 import numpy as np
+from harness import Rows, main
 
 from offbeat.core.privacy.noise import discrete_gaussian
 from offbeat.core.privacy.sums import SumGrid
@@ -23,7 +23,7 @@ from offbeat.secure.votes import VoteKey
 
 SIGMA = 858_993_457  # of z = 4 and releases of 10 updates of equal weight
 COMMITTEES = (3, 2), (4, 1), (5, 2)  # H = T + 1, and two that vote
-Case = tuple[str, Callable[[], object], float]
+Case = tuple[str, Callable[[], object], float | None]
 
 
 def milliseconds(work: Callable[[], object], repeat: int) -> float:
@@ -58,33 +58,27 @@ def cases(parameters: int) -> list[Case]:
         ("clip, round and dither, weights of 4 bits", lambda: grids[4].round(delta, seed), 200),
         ("masks and boxes, 3 helpers, 2 colluding", lambda: mask(y, own[3, 2], 1, 0, "site"), 30),
         ("masks and boxes, 4 helpers, 1 colluding", lambda: mask(y, own[4, 1], 1, 0, "site"), 30),
-        ("masks and boxes, 5 helpers, 2 colluding", lambda: mask(y, own[5, 2], 1, 0, "site"), float("inf")),
+        ("masks and boxes, 5 helpers, 2 colluding", lambda: mask(y, own[5, 2], 1, 0, "site"), None),
         ("a helper, for an update and seed", lambda: add_masks(share, [seed], [15]), 3),
         ("noise of a release", lambda: discrete_gaussian(SIGMA, parameters, seed), 300),
     ]
 
 
-def main() -> None:
-    """Print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--parameters", type=int, default=10**6)
-    parser.add_argument("--repeat", type=int, default=7)
-    options = parser.parse_args()
-    data = np.ones(options.parameters, np.float32).tobytes()
-    unit = milliseconds(lambda: sha256(data).digest(), options.repeat)
-    print(f"| {options.parameters:,} parameters | ms | SHA-256 of 4 bytes each | at most, ms |")
-    print("|---|---|---|---|")
-    for title, work, most in cases(options.parameters):
-        found = milliseconds(work, options.repeat)
-        print(
-            f"| {title} | {found:.2f} | {found / unit:.1f} | {'–' if most == float('inf') else f'{most:g}'} |"
-        )
+def privacy_costs(parameters: int = 10**6, repeat: int = 7) -> Rows:
+    data = np.ones(parameters, np.float32).tobytes()
+    unit = milliseconds(lambda: sha256(data).digest(), repeat)
+    for title, work, most in cases(parameters):
+        found = milliseconds(work, repeat)
+        yield {
+            f"{parameters:,} parameters": title, "ms": f"{found:.2f}",
+            "SHA-256 of 4 bytes each": f"{found / unit:.1f}", "at most, ms": most,
+        }  # fmt: skip
     for helpers, colluding in COMMITTEES:
         masked = mask(np.zeros(1, np.int64), committee(helpers, colluding, 1), 1, 0, "site")
         added = len(masked.committee) + sum(map(len, masked.boxes))
-        most = "400 bytes" if helpers == 3 else "–"
-        print(f"| bytes added, {helpers} helpers, {colluding} colluding | {added} bytes | | {most} |")
+        most = 400 if helpers == 3 else None
+        yield {"helpers": helpers, "colluding": colluding, "bytes added": added, "at most, bytes": most}
 
 
 if __name__ == "__main__":
-    main()
+    main(privacy_costs)

@@ -17,15 +17,16 @@ seeds. "rounded weights" are real-valued sums with the integer weights of the po
 extra secure is there, the first seed is run with masks as well: the model must be the same, bit for bit.
 """
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from math import sqrt
 from statistics import mean, pstdev, stdev
+from typing import Literal
 
 import numpy as np
+from harness import Rows, main
 from torch import Tensor, nn
 
 import offbeat as ob
@@ -202,10 +203,8 @@ def interval(values: Sequence[float]) -> str:
     return f"{mean(values):.1f} ± {half:.1f}"
 
 
-def print_times(target: float, seeds: int) -> None:
-    """Print a line of a Markdown table for each algorithm and way."""
-    print(f"| digits, accuracy {target:g} | virtual seconds | ratio to plain | versions |")
-    print("|---|---|---|---|", flush=True)
+def times(target: float, seeds: int) -> Rows:
+    """Virtual seconds to an accuracy of each algorithm and way."""
     plain: list[float] = []
     for case in TIMED:
         runs = [timed_run(case, target, seed) for seed in range(seeds)]
@@ -213,9 +212,12 @@ def print_times(target: float, seeds: int) -> None:
         assert not short, f"{case.title}: {short}"
         seconds = [run.summary.seconds for run in runs]
         plain = seconds if case.how == "plain" else plain
-        versions = mean(run.summary.versions for run in runs)
-        told = "1" if case.how == "plain" else ratio(seconds, plain)
-        print(f"| {case.title} | {interval(seconds)} | {told} | {versions:.0f} |", flush=True)
+        yield {
+            f"digits, accuracy {target:g}": case.title,
+            "virtual seconds": interval(seconds),
+            "ratio to plain": "1" if case.how == "plain" else ratio(seconds, plain),
+            "versions": round(mean(run.summary.versions for run in runs)),
+        }
         if case.how == "sums" and find_spec("cryptography") is not None:
             masked = timed_run(case, target, 0, masks=True)
             same = masked.model.values.numpy().tobytes() == runs[0].model.values.numpy().tobytes()
@@ -223,27 +225,27 @@ def print_times(target: float, seeds: int) -> None:
             assert masked.journal == runs[0].journal, f"{case.title}: masks changed the journal"
 
 
-def main() -> None:
-    """Print a line of a Markdown table for each case."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", choices=list(SIZES), default="digits")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--versions", type=int, default=300)
-    parser.add_argument("--target", type=float, help="time to this accuracy, on digits")
-    options = parser.parse_args()
-    if options.target is not None:
-        print_times(options.target, options.seeds)
+def private_learning(
+    data: Literal["digits", "heart_disease"] = "digits", seeds: int = 3, versions: int = 300,
+    target: float | None = None,
+) -> Rows:  # fmt: skip
+    """Accuracy against ε, or time to an accuracy.
+
+    target: time to this accuracy, on digits
+    """
+    if target is not None:
+        yield from times(target, seeds)
         return
-    title = f"FedBuff on {options.data}, {options.versions} releases"
-    print(f"| {title} | accuracy | ε (δ = {DELTA:g}) | releases |")
-    print("|---|---|---|---|", flush=True)
     for case in cases():
-        runs = [accuracy(case, options.data, seed, options.versions) for seed in range(options.seeds)]
+        runs = [accuracy(case, data, seed, versions) for seed in range(seeds)]
         found, spent = [a for a, _ in runs], [run.summary.privacy or {} for _, run in runs]
-        epsilon = f"{mean(s['epsilon'] for s in spent):.1f}" if spent[0] else "–"
-        releases = f"{max(s['releases'] for s in spent):.0f}" if spent[0] else "–"
-        print(f"| {case[0]} | {mean(found):.3f} ± {pstdev(found):.3f} | {epsilon} | {releases} |", flush=True)
+        yield {
+            f"FedBuff on {data}, {versions} releases": case[0],
+            "accuracy": f"{mean(found):.3f} ± {pstdev(found):.3f}",
+            f"ε (δ = {DELTA:g})": f"{mean(s['epsilon'] for s in spent):.1f}" if spent[0] else None,
+            "releases": max(s["releases"] for s in spent) if spent[0] else None,
+        }
 
 
 if __name__ == "__main__":
-    main()
+    main(private_learning)

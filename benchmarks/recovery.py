@@ -1,6 +1,6 @@
 """How long a killed server takes until it serves again, by the length of its journal.
 
-    python benchmarks/recovery.py [--rows 10000 100000 1000000] [--json FILE] [--keep DIR]
+    python benchmarks/recovery.py [--rows 10000 100000 1000000] [--keep DIR]
 
 A state directory is made by a real coordinator and its durable store: 20 sites, FedBuff, a logistic model.
 Its process ends without a word, 300 updates after the last checkpoint. Then a new process opens the run, with
@@ -8,18 +8,17 @@ the snapshot and, the snapshot deleted, without it. What is timed is `open_run`:
 the start of its process and the loading of its data. It is measured three times; the least is told.
 """
 
-import argparse
-import json
+import multiprocessing
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+
+from harness import Rows, main, new_process
 
 SITES, AFTER, BATCH, TIMES = 20, 300, 500, 3
 
@@ -102,8 +101,8 @@ def make(directory: Path, rows: int) -> None:
     os._exit(0)
 
 
-def measure(directory: Path) -> None:
-    """Print the seconds that opening takes, and the number of rows."""
+def measure(directory: str) -> list[float]:
+    """The seconds that opening takes, those of the processor, and the number of rows."""
     import offbeat.net.server.serve  # noqa: F401  the process's start is not measured
 
     prepared = experiment()
@@ -112,17 +111,8 @@ def measure(directory: Path) -> None:
 
     began, used = time.perf_counter(), time.process_time()
     options = ServerOptions(clients=SITES, lease=1e9, task_timeout=None)
-    run: Any = open_run(prepared, directory, options, 1e9)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - used
-    print(json.dumps([seconds, cpu, run.coordinator.driver.engine.rows]))
-    sys.stdout.flush()
-    os._exit(0)
-
-
-def child(*words: str) -> str:
-    """What a process of this script prints."""
-    done = subprocess.run([sys.executable, __file__, *words], check=True, capture_output=True, text=True)
-    return done.stdout
+    run: Any = open_run(prepared, Path(directory), options, 1e9)
+    return [time.perf_counter() - began, time.process_time() - used, run.coordinator.driver.engine.rows]
 
 
 def best(directory: Path, snapshot: bool) -> list[float]:
@@ -134,47 +124,30 @@ def best(directory: Path, snapshot: bool) -> list[float]:
             if not snapshot:
                 with closing(sqlite3.connect(copy / "run.db")) as database, database:
                     database.execute("DELETE FROM snapshot")
-            found.append(json.loads(child("--measure", str(copy)).splitlines()[-1]))
+            found.append(new_process(measure, str(copy)))
     return min(found)
 
 
-def main() -> None:
-    """Make the directories, and measure each."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--rows", type=int, nargs="+", default=[10**4, 10**5, 10**6])
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--keep", type=Path, help="keep the state directories in this folder")
-    parser.add_argument("--make", nargs=2, help=argparse.SUPPRESS)
-    parser.add_argument("--measure", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.make:
-        make(Path(chosen.make[0]), int(chosen.make[1]))
-    if chosen.measure:
-        measure(Path(chosen.measure))
-    results = {}
+def recovery(rows: tuple[int, ...] = (10**4, 10**5, 10**6), keep: Path | None = None) -> Rows:
+    """Make the directories, and measure each.
+
+    keep: keep the state directories in this folder
+    """
     with tempfile.TemporaryDirectory() as place:
-        folder = chosen.keep or Path(place)
-        for rows in chosen.rows:
-            directory = folder / f"rows-{rows}"
+        for number in rows:
+            directory = (keep or Path(place)) / f"rows-{number}"
             if not directory.exists():
-                child("--make", str(directory), str(rows))
+                process = multiprocessing.get_context("spawn").Process(target=make, args=(directory, number))
+                process.start()
+                process.join()
+                assert process.exitcode == 0
             seconds, cpu, found = best(directory, snapshot=True)
             without, without_cpu, _ = best(directory, snapshot=False)
-            results[int(found)] = {
-                "snapshot_s": seconds,
-                "snapshot_cpu_s": cpu,
-                "journal_s": without,
-                "journal_cpu_s": without_cpu,
-            }
-            print(
-                f"{int(found):9,} rows: {seconds:.3f} s with its snapshot (processor {cpu:.3f} s), "
-                f"{without:.2f} s without ({without_cpu:.2f} s)"
-            )
-    if chosen.json:
-        chosen.json.write_text(json.dumps(results))
+            yield {
+                "rows": int(found), "with its snapshot, s": seconds, "processor": cpu,
+                "without, s": without, "its processor": without_cpu,
+            }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    main(recovery)

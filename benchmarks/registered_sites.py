@@ -1,6 +1,6 @@
 """What an update costs a server by the number of its registered sites.
 
-    python benchmarks/registered_sites.py [--sites 100 1000 5000] [--updates 5000] [--json FILE]
+    python benchmarks/registered_sites.py [--sites 100 1000 5000] [--updates 5000]
 
 All sites train, and one after another delivers, with a heartbeat of another site in between. What is timed is
 what the server does on its processor for an update: check it, apply the event, make the next task, let time
@@ -8,12 +8,11 @@ pass and find when something is due next. No network and no disk are in it. Ever
 five times in turn, and the least is told: what else a machine does only adds to it.
 """
 
-import argparse
-import json
 import time
-from pathlib import Path
+from functools import partial
 
 import torch
+from harness import Rows, in_turns, main
 
 import offbeat as ob
 from offbeat.core.learner import NoTraining
@@ -69,28 +68,20 @@ class Federation:
         return (time.process_time() - began) / updates
 
 
-def main() -> None:
-    """Measure, and print a line for each number of sites."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--sites", type=int, nargs="+", default=[100, 1000, 5000])
-    parser.add_argument("--updates", type=int, default=5000)
-    parser.add_argument("--json", type=Path)
-    chosen = parser.parse_args()
+def registered_sites(sites: tuple[int, ...] = (100, 1000, 5000), updates: int = 5000) -> Rows:
     torch.set_num_threads(1)
-    federations = {sites: Federation(sites) for sites in chosen.sites}
+    federations = {number: Federation(number) for number in sites}
     for federation in federations.values():
         federation.deliver(len(federation.names))  # every site has a speed now
-    rounds = [{s: f.deliver(chosen.updates) for s, f in federations.items()} for _ in range(TIMES)]
-    found = {sites: 1e3 * min(own[sites] for own in rounds) for sites in federations}
-    for sites, milliseconds in found.items():
-        print(f"{sites:6} sites: {milliseconds:.3f} ms an update")
-    few, many = min(found), max(found)
-    print(f"{many} sites by {few}: {found[many] / found[few]:.2f}")
-    if chosen.json:
-        chosen.json.write_text(json.dumps({"ms_per_update": found}))
+    turns = in_turns(TIMES, {n: partial(f.deliver, updates) for n, f in federations.items()})
+    found = {number: 1e3 * min(own) for number, own in turns.items()}
+    for number, milliseconds in found.items():
+        yield {
+            "sites": number,
+            "ms an update": milliseconds,
+            "by the fewest": milliseconds / found[min(found)],
+        }
 
 
 if __name__ == "__main__":
-    main()
+    main(registered_sites)

@@ -1,8 +1,8 @@
 """Accuracy under attack: robust rules under FedBuff, FedCompass and FedFa, as rows of a CSV.
 
     python benchmarks/robust.py --out runs/robust.csv
-    python benchmarks/robust.py --out runs/robust.csv --algorithms fedbuff --shares 0,20 --seeds 2
-    python benchmarks/robust.py --out runs/robust.csv --dataset fashion_mnist --shares 0,20
+    python benchmarks/robust.py --out runs/robust.csv --algorithms fedbuff --shares 0 20 --seeds 2
+    python benchmarks/robust.py --out runs/robust.csv --dataset fashion_mnist --shares 0 20
 
 100 clients with skewed labels and speeds, without the guard against absurd updates; logistic regression on
 digits, an MLP on Fashion-MNIST. What is in --out already is kept, so an interrupted call goes on. At the end
@@ -13,19 +13,18 @@ evaluations. A run whose losses are not finite any more counts as 0.1, a guess.
 of its test samples that the last model recognises.
 """
 
-import argparse
-import csv
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from harness import Row, Rows, main, markdown
 from msgspec.structs import replace as changed
 from torch import Tensor, nn
 
@@ -38,7 +37,7 @@ from offbeat.core.objective import Objective
 CLIENTS, TASKS, STEPS, CONCURRENCY, ROOT = 100, 2000, 5, 30, 100
 NO_CLIP = 1e30
 ATTACKS = ("none", "sign flip", "scaled", "noise", "norm", "label flip", "ALIE")
-FIELDS = ("dataset", "algorithm", "rule", "attack", "share", "seed", "accuracy", "seconds")
+FIELDS = ("dataset", "algorithm", "rule", "attack", "share", "seed")
 
 
 # ---- the data, the attackers ----
@@ -146,16 +145,15 @@ class Attacked:
 # ---- what is compared ----
 
 
-def algorithms() -> dict[str, ob.Algorithm]:
-    """The three algorithms; a FedFa that applies of each delta what FedBuff does."""
-    return {
-        "fedbuff": ob.fedbuff(10, steps=STEPS, concurrency=CONCURRENCY),
-        "fedcompass": ob.fedcompass(3, 12),
-        "fedfa": ob.fedfa(10, steps=STEPS, concurrency=CONCURRENCY, server_lr=0.1),
-    }
+ALGORITHMS = {
+    "fedbuff": ob.fedbuff(10, steps=STEPS, concurrency=CONCURRENCY),
+    "fedcompass": ob.fedcompass(3, 12),
+    # It applies of each delta what FedBuff does.
+    "fedfa": ob.fedfa(10, steps=STEPS, concurrency=CONCURRENCY, server_lr=0.1),
+}
 
 
-def rules(algorithm: str, clip: float) -> dict[str, tuple[r.RobustAggregator | None, float | None]]:
+def rules_of(algorithm: str, clip: float) -> dict[str, tuple[r.RobustAggregator | None, float | None]]:
     """The aggregators, and the norm that updates are clipped to."""
     more: dict[str, Any] = {
         "fedbuff": {},
@@ -197,8 +195,8 @@ def accuracy(
     flipped = replace(data, train=replace(data.train, y=9 - data.train.y))
     training = ob.Training(lr=setting.lr, batch_size=16)
     honest, wrong = (ob.TorchLearner(setting.module, d, training) for d in (data, flipped))
-    aggregator, clip = rules(algorithm, setting.clip)[rule]
-    composed = ob.compose(algorithms()[algorithm], aggregator=aggregator, clip=clip)
+    aggregator, clip = rules_of(algorithm, setting.clip)[rule]
+    composed = ob.compose(ALGORITHMS[algorithm], aggregator=aggregator, clip=clip)
     world = ob.World([*map(float, speeds)], jitter=0.3)
     every = ob.Every(versions=100 if algorithm == "fedfa" else 10)
     learner = Attacked(honest, wrong, liars, attack)
@@ -217,81 +215,55 @@ def accuracy(
 # ---- rows and tables ----
 
 
-def cases(args: argparse.Namespace) -> Iterator[tuple[str, str, str, str, int, int]]:
-    """Every case asked for; without attackers there is one attack, none."""
-    for algorithm, share, seed in product(args.algorithms, args.shares, range(args.seeds)):
-        attacks = [a for a in args.attacks if a != "none"] if share else ["none"]
-        for attack, rule in product(attacks, args.rules or rules(algorithm, 1.0)):
-            if rule in rules(algorithm, 1.0):
-                yield args.dataset, algorithm, rule, attack, share, seed
-    if args.rare:
-        for algorithm, seed in product(args.algorithms, range(args.seeds)):
-            for rule in args.rules or rules(algorithm, 1.0):
-                if rule in rules(algorithm, 1.0):
-                    yield args.dataset, algorithm, rule, "rare", 0, seed
+def robust(
+    dataset: Literal["digits", "fashion_mnist"] = "digits",
+    algorithms: tuple[str, ...] = tuple(ALGORITHMS),
+    rules: tuple[str, ...] = (),
+    attacks: tuple[str, ...] = ATTACKS,
+    shares: tuple[int, ...] = (0, 10, 20, 30),
+    seeds: int = 3,
+    tasks: int = TASKS,
+    rare: bool = False,
+) -> Rows:
+    """Every case; without attackers there is one attack, none.
+
+    rules: all that the algorithm has, by default
+    rare: the digit that only slow clients have, too
+    """
+    chosen = [(share, attack) for share in shares for attack in (attacks if share else ("none",))]
+    chosen = [(share, attack) for share, attack in chosen if (attack == "none") == (share == 0)]
+    for algorithm, (share, attack) in product(algorithms, [*chosen, *([(0, "rare")] if rare else [])]):
+        known = rules_of(algorithm, 1.0)
+        for seed, rule in product(range(seeds), [rule for rule in rules or known if rule in known]):
+            case = (dataset, algorithm, rule, attack, share, seed)
+            yield dict(zip(FIELDS, case, strict=True)), partial(measure, *case, tasks)
 
 
-def tables(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+def measure(*case: Any) -> Row:
+    """The accuracy of a case, and how long it took."""
+    started = time.perf_counter()
+    found = accuracy(*case)
+    return {"accuracy": round(found, 4), "seconds": round(time.perf_counter() - started, 1)}
+
+
+def tables(rows: Sequence[Row]) -> str:
     """The means over the seeds, as Markdown: a table for each data set, algorithm and share of attackers."""
-    found: dict[tuple[str, str, str], dict[str, dict[str, list[float]]]] = {}
+    found: dict[tuple[str, str, int], dict[str, dict[str, list[float]]]] = {}
     for row in rows:
-        table = found.setdefault((row["dataset"], row["algorithm"], row["share"]), {})
+        table = found.setdefault((row["dataset"], row["algorithm"], int(row["share"])), {})
         table.setdefault(row["rule"], {}).setdefault(row["attack"], []).append(float(row["accuracy"]))
-    for (dataset, algorithm, share), table in sorted(
-        found.items(), key=lambda own: (*own[0][:2], int(own[0][2]))
-    ):
+    texts = []
+    for (dataset, algorithm, share), table in sorted(found.items()):
         attacks = list(dict.fromkeys(attack for columns in table.values() for attack in columns))
-        yield f"\n{dataset}, {algorithm}, {share} % attackers\n"
-        yield f"| rule | {' | '.join(attacks)} |"
-        yield f"|---|{'---|' * len(attacks)}"
-        for rule, columns in table.items():
-            shown = [f"{mean(columns[a]):.3f}" if a in columns else "" for a in attacks]
-            yield f"| {rule} | {' | '.join(shown)} |"
-
-
-def main() -> None:
-    """Run what is missing, and print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-    def words(text: str) -> list[str]:
-        return [word.strip() for word in text.split(",")]
-
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--dataset", choices=list(SETTINGS), default="digits")
-    parser.add_argument("--algorithms", type=words, default=list(algorithms()))
-    parser.add_argument("--rules", type=words, default=None)
-    parser.add_argument("--attacks", type=words, default=list(ATTACKS))
-    parser.add_argument(
-        "--shares", type=lambda text: [int(word) for word in words(text)], default=[0, 10, 20, 30]
-    )
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tasks", type=int, default=TASKS)
-    parser.add_argument("--rare", action="store_true", help="the digit that only slow clients have, too")
-    args = parser.parse_args()
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    rows: list[dict[str, str]] = []
-    if args.out.exists():
-        with args.out.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-    done = {tuple(row[field] for field in FIELDS[:6]) for row in rows}
-    with args.out.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if file.tell() == 0:
-            writer.writeheader()
-        for case in cases(args):
-            if tuple(map(str, case)) in done:
-                continue
-            started = time.perf_counter()
-            found = accuracy(*case, tasks=args.tasks)
-            values = (*case, round(found, 4), round(time.perf_counter() - started, 1))
-            rows.append(dict(zip(FIELDS, map(str, values), strict=True)))
-            writer.writerow(rows[-1])
-            file.flush()
-            print(*values, flush=True)
-    print(*tables(rows), sep="\n")
+        means = [
+            [rule, *(f"{mean(columns[a]):.3f}" if a in columns else "" for a in attacks)]
+            for rule, columns in table.items()
+        ]
+        texts.append(
+            f"{dataset}, {algorithm}, {share} % attackers\n\n{markdown([['rule', *attacks], *means])}"
+        )
+    return "\n".join(texts)
 
 
 if __name__ == "__main__":
-    main()
+    main(robust, tables)

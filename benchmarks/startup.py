@@ -7,12 +7,14 @@ the machine. What is compared is processor time, user and system; the table has 
 allowed to write bytecode (no PYTHONDONTWRITEBYTECODE): else each process compiles the package anew.
 """
 
-import argparse
 import resource
-import statistics
 import subprocess
 import sys
+from functools import partial
+from statistics import median
 from tempfile import TemporaryDirectory
+
+from harness import Rows, in_turns, main
 
 PYTHON = sys.executable
 OFFBEAT = [PYTHON, "-m", "offbeat.cli"]
@@ -51,29 +53,21 @@ def processor_seconds(command: list[str]) -> float:
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--runs", type=int, default=7, help="processes of each case")
-    runs = parser.parse_args().runs
+def startup(runs: int = 7) -> Rows:
     with TemporaryDirectory() as directory:
         subprocess.run([*OFFBEAT, "run", "digits", "--set", "until.tasks=1", "-o", directory], check=True)
         cases = {
-            case: [directory if word is RUN else word for word in words] for case, words in CASES.items()
+            case: partial(processor_seconds, [directory if word is RUN else word for word in words])
+            for case, words in CASES.items()
         }
-        for command in cases.values():  # once, unmeasured: files come into the system's cache
-            processor_seconds(command)
-        seconds: dict[str, list[float]] = {case: [] for case in cases}
-        for _ in range(runs):
-            for case, command in cases.items():
-                seconds[case].append(processor_seconds(command))
-    reference = statistics.median(seconds["import torch"])
-    for case in cases:
-        ratio = (median := statistics.median(seconds[case])) / reference
-        held = "" if case in WITH_PYTORCH or ratio <= MOST else f"  above {MOST}"
-        print(f"{case:<28} {median:6.2f} s  {ratio:5.2f} ×{held}")
+        for measure in cases.values():  # once, unmeasured: files come into the system's cache
+            measure()
+        seconds = {case: median(own) for case, own in in_turns(runs, cases).items()}
+    for case, own in seconds.items():
+        ratio = own / seconds["import torch"]
+        above = None if case in WITH_PYTORCH or ratio <= MOST else f"above {MOST}"
+        yield {"command": case, "s": own, "by import torch": ratio, "limit": above}
 
 
 if __name__ == "__main__":
-    main()
+    main(startup)

@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from harness import Rows, main
 
 import offbeat as ob
 from offbeat.core.model import Model
@@ -47,8 +48,7 @@ async def federation(state: Path, names: list[str]) -> None:
         await server.ended()
 
 
-def main() -> None:
-    """Print the table."""
+def without_site() -> Rows:
     own = TEST.subset(np.flatnonzero(TESTED_DIGITS < OWN_DIGITS))
     tested = [server_learner(LogisticSpec(), test=data) for data in (TEST, own)]
     with tempfile.TemporaryDirectory() as folder:
@@ -64,12 +64,14 @@ def main() -> None:
     models: dict[str, Model] = {
         "with north": with_it, "replayed without north": replayed, "trained without north": exact,
     }  # fmt: skip
-    print("| model | accuracy | accuracy on the digits 0 to 2 | distance of its weights from the third |")
-    print("|---|---|---|---|")
     for name, model in models.items():
-        accuracies = " | ".join(f"{learner.evaluate(model)['accuracy']:.2f}" for learner in tested)
-        print(f"| {name} | {accuracies} | {float((model.values - exact.values).norm()):.1f} |")
+        yield {
+            "model": name,
+            "accuracy": f"{tested[0].evaluate(model)['accuracy']:.2f}",
+            "accuracy on the digits 0 to 2": f"{tested[1].evaluate(model)['accuracy']:.2f}",
+            "distance of its weights from the third": f"{float((model.values - exact.values).norm()):.1f}",
+        }
 
 
 if __name__ == "__main__":
-    main()
+    main(without_site)

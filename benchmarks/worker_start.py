@@ -7,12 +7,12 @@ waits for its first evaluation, then a second pool: the fork server is there by 
 so that what else the machine does falls on both; a ratio is of measurements made one after the other.
 """
 
-import argparse
-import subprocess
-import sys
 import time
+from functools import partial
 from statistics import median
 from unittest.mock import patch
+
+from harness import Rows, in_turns, main, new_process, ratios, spread
 
 import offbeat as ob
 from offbeat.local.objectives import Plain
@@ -22,45 +22,32 @@ from offbeat.sim.executors.start_method import spawn_context, worker_context
 CONTEXTS = {"spawn": spawn_context, "forkserver": worker_context}
 
 
-def measure(method: str) -> None:
-    """Print the seconds until the first and the second worker's first reply."""
+def measure(method: str) -> list[float]:
+    """The seconds until the first and the second worker's first reply."""
     learner = ob.NoTraining(2, parameters=1000)
     base = learner.initial(0)
+
+    def first_reply() -> float:
+        began = time.monotonic()
+        pool = processes.ProcessPool(learner, Plain(), 1)
+        pool.evaluate(base)
+        seconds = time.monotonic() - began
+        pool.close()
+        return seconds
+
     with patch.object(processes, "worker_context", CONTEXTS[method]):
-        for _ in range(2):
-            began = time.monotonic()
-            pool = processes.ProcessPool(learner, Plain(), 1)
-            pool.evaluate(base)
-            print(time.monotonic() - began)
-            pool.close()
+        return [first_reply() for _ in range(2)]
 
 
-def main() -> None:
-    """Measure both ways in turn and print medians, with the range."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--method", choices=CONTEXTS, help="measure this one in this interpreter")
-    options = parser.parse_args()
-    if options.method:
-        measure(options.method)
-        return
-    found: dict[str, list[list[float]]] = {method: [] for method in CONTEXTS}
-    for _ in range(options.repeat):
-        for method, times in found.items():
-            command = [sys.executable, __file__, "--method", method]
-            answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-            times.append([float(line) for line in answer.split()])
-    print("worker          spawn    fork server    ratio (range)")
+def worker_start(repeat: int = 5) -> Rows:
+    found = in_turns(repeat, {method: partial(new_process, measure, method) for method in CONTEXTS})
     for index, name in enumerate(("first", "second")):
-        spawned, forked = ([times[index] for times in found[method]] for method in ("spawn", "forkserver"))
-        ratios = [fork / spawn for fork, spawn in zip(forked, spawned, strict=True)]
-        print(
-            f"{name:10} {median(spawned):8.2f} s {median(forked):12.2f} s {median(ratios):8.3f} "
-            f"({min(ratios):.3f} to {max(ratios):.3f})"
-        )
+        spawned, forked = ([times[index] for times in found[method]] for method in CONTEXTS)
+        yield {
+            "worker": name, "spawn, s": median(spawned), "fork server, s": median(forked),
+            "ratio (range)": spread(ratios(forked, spawned)),
+        }  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    main(worker_start)

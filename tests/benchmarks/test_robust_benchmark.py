@@ -55,12 +55,13 @@ def test_rows_are_kept_and_a_second_call_goes_on(tmp_path: Path) -> None:
         "--algorithms",
         "fedfa",
         "--rules",
-        "mean,median",
+        "mean",
+        "median",
     ]
-    command += ["--tasks", "60", "--seeds", "1", "--shares", "0,20", "--attacks", "none,sign flip"]
+    command += ["--tasks", "60", "--seeds", "1", "--shares", "0", "20", "--attacks", "none", "sign flip"]
     first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert "| mean |" in first
     assert len(out.read_text().splitlines()) == 3  # the header, no attack, one attack; FedFa takes no median
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert len(out.read_text().splitlines()) == 3
-    assert again == first[first.index("\ndigits, fedfa, 0 %") :]
+    assert again.endswith(first[first.index("\ndigits, fedfa, 0 %") :])
