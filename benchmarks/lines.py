@@ -5,19 +5,18 @@
 Eight sites train a perceptron of 159,010 parameters on Fashion-MNIST, in virtual time. Twenty of their steps
 take between 1 and 5 s; their lines carry the same both ways, with 50 ms of latency. A row has the virtual
 seconds until the accuracy is reached, and the share of a task's time that the line takes. Compression is
-bfloat16 down, and int8 with error feedback up. Rows that --out has already are kept.
+bfloat16 down, and int8 with error feedback up.
 """
 
-import argparse
-import csv
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
+from itertools import product
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
+from harness import Row, Rows, main, markdown
 
 import offbeat as ob
 from offbeat.codec import ErrorFeedback, Int8
@@ -32,13 +31,9 @@ ALGORITHMS: dict[str, Callable[[], ob.Algorithm]] = {
     "fedbuff": lambda: ob.fedbuff(size=SITES // 2, steps=STEPS),
     "fedcompass": lambda: ob.fedcompass(q_min=STEPS, q_max=5 * STEPS),
 }
-KEYS = ("algorithm", "mbit", "compressed", "seed")
-FIELDS = (*KEYS, "seconds", "accuracy", "megabytes", "line")
 
 
-def one(
-    name: str, mbit: float, compressed: bool, seed: int, data: ob.FederatedData, given: argparse.Namespace
-) -> dict[str, Any]:
+def one(name: str, mbit: float, compressed: bool, seed: int, data: ob.FederatedData, until: ob.Until) -> Row:
     """One run, until the accuracy is reached."""
     algorithm, wire = ALGORITHMS[name](), ob.Wire()
     if compressed:
@@ -46,14 +41,12 @@ def one(
     maker = ModelMaker(MLPSpec(hidden=(200,)), (1, 28, 28), 10)
     layout = Layout.of(maker())
     world = ob.World(SPEEDS, network=ob.Network(latency=LATENCY, up=mbit * 1e6, down=mbit * 1e6))
-    until = ob.Until(tasks=given.tasks, accuracy=given.accuracy)
     learner = ob.TorchLearner(maker, data, ob.Training(lr=0.1, batch_size=32))
     run = ob.simulate(algorithm, world, learner, seed=seed, until=until, evaluate=ob.Every(seconds=5))
     carried = (8 * wire.model_bytes(layout) + update_bits(algorithm.codec, layout)) / (mbit * 1e6)
     line, training = 2 * LATENCY + carried, STEPS * float(np.mean(SPEEDS))
     reached = "reached" in (run.stop_reason or "") and "accuracy" in (run.stop_reason or "")
     return {
-        "algorithm": name, "mbit": mbit, "compressed": compressed, "seed": seed,
         "seconds": round(run.summary.seconds, 1) if reached else "never",
         "accuracy": round(float(run.metrics[-1]["accuracy"]), 4),
         "megabytes": round((run.summary.bytes_up + run.summary.bytes_down) / 1e6, 1),
@@ -61,12 +54,9 @@ def one(
     }  # fmt: skip
 
 
-def table(rows: Sequence[dict[str, str]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """Median seconds over the seeds, and megabytes, as Markdown."""
-    lines = [
-        "| line | compressed | share of the line | fedavg | fedbuff | fedcompass |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = [["line", "compressed", "share of the line", *ALGORITHMS]]
     for mbit, compressed in sorted({(float(row["mbit"]), row["compressed"]) for row in rows}):
         of = [row for row in rows if (float(row["mbit"]), row["compressed"]) == (mbit, compressed)]
         cells = []
@@ -76,44 +66,30 @@ def table(rows: Sequence[dict[str, str]]) -> str:
             size = median(float(row["megabytes"]) for row in own) if own else float("nan")
             cells.append(f"{median(seconds):,.0f} s, {size:,.0f} MB" if own else "–")
         share = f"{100 * float(of[0]['line']):.0f} %"
-        lines.append(
-            f"| {mbit:g} Mbit/s | {'yes' if compressed == 'True' else 'no'} | {share} | {' | '.join(cells)} |"
-        )
-    return "\n".join(lines)
+        lines.append([f"{mbit:g} Mbit/s", "yes" if compressed == "True" else "no", share, *cells])
+    return markdown(lines)
 
 
-def main() -> None:
-    """Run what --out has not yet, and print the table."""
-    parser = argparse.ArgumentParser(description="What a slow line costs.")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--accuracy", type=float, default=0.84, help="at which a run ends")
-    parser.add_argument("--tasks", type=int, default=2000, help="updates after which it ends without it")
-    parser.add_argument("--lines", type=float, nargs="+", default=[1.0, 5.0, 20.0], help="Mbit/s")
-    parser.add_argument("--samples", type=int, default=None, help="training samples; all by default")
-    parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
+def slow_lines(
+    seeds: int = 3, accuracy: float = 0.84, tasks: int = 2000, lines: tuple[float, ...] = (1.0, 5.0, 20.0),
+    samples: int | None = None,
+) -> Rows:  # fmt: skip
+    """Run each algorithm on each line.
+
+    accuracy: at which a run ends
+    tasks: updates after which it ends without it
+    lines: Mbit/s
+    samples: training samples; all by default
+    """
     torch.set_num_threads(1)
-    source = ob.load("fashion_mnist", samples=given.samples)
+    source = ob.load("fashion_mnist", samples=samples)
     parts = np.array_split(np.random.default_rng(0).permutation(len(source.train.y)), SITES)
     data = ob.federate([source.train.subset(part) for part in parts], source.test)
-    done: set[tuple[str, ...]] = set()
-    if given.out.exists():
-        with given.out.open() as file:
-            done = {tuple(row[key] for key in KEYS) for row in csv.DictReader(file)}
-    with given.out.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if not done:
-            writer.writeheader()
-        for seed in range(given.seeds):
-            for mbit in given.lines:
-                for compressed in (False, True):
-                    for name in ALGORITHMS:
-                        if tuple(map(str, (name, mbit, compressed, seed))) not in done:
-                            writer.writerow(one(name, mbit, compressed, seed, data, given))
-                            file.flush()
-    with given.out.open() as file:
-        print(table(list(csv.DictReader(file))))
+    until = ob.Until(tasks=tasks, accuracy=accuracy)
+    for seed, mbit, compressed, name in product(range(seeds), lines, (False, True), ALGORITHMS):
+        key = {"algorithm": name, "mbit": mbit, "compressed": compressed, "seed": seed}
+        yield key, partial(one, name, mbit, compressed, seed, data, until)
 
 
 if __name__ == "__main__":
-    main()
+    main(slow_lines, table)
