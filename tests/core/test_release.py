@@ -12,7 +12,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.privacy_options import Noise, Privacy, Secure
 from offbeat.core.privacy.releases import AwaitedSums, ReleaseSeeds, SummedUpdates, release_of
-from offbeat.core.release import EachUpdateInPlace, MadeAtOnce, Release
+from offbeat.core.release import EachUpdate, MadeAtOnce, Release
 from offbeat.core.schedule import Task
 
 SEEDS = ReleaseSeeds(lambda release: bytes(32), lambda task, release: bytes(32))
@@ -35,7 +35,7 @@ def awaited() -> AwaitedSums:
 
 
 def test_a_run_has_the_release_that_its_plan_asks_for():
-    assert type(release()) is EachUpdateInPlace
+    assert type(release()) is EachUpdate
     assert type(release(noise=Noise(multiplier=1.0))) is SummedUpdates
     assert type(awaited()) is AwaitedSums
     assert (release().fewest, awaited().fewest) == (1, 3)

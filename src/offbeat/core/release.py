@@ -124,11 +124,17 @@ class MadeAtOnce:
 
 
 class EachUpdate(MadeAtOnce):
-    """Each update by itself: the aggregator gets the updates as they arrived."""
+    """Each update by itself: the aggregator gets the updates as they arrived.
+
+    Args:
+        in_place: Whether a driver needs no update after its version, so that the step may take its memory.
+            The guard needs the norms of the updates then, which such a driver gives with them.
+    """
 
     fewest = 1
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_place: bool = False) -> None:
+        self.in_place = in_place
         self.memory: Tensors = {}
 
     def clip(self, task: TaskId, steps: int, result: LocalResult, aggregator: Aggregator) -> LocalResult:
@@ -157,25 +163,8 @@ class EachUpdate(MadeAtOnce):
         command: Aggregate,
     ) -> Tensor:
         """The aggregator's step from the updates."""
-        return aggregator.step(updates, model, memory)
+        step = aggregator.step_in_place if self.in_place else aggregator.step
+        return step(updates, model, memory)
 
     def skip(self, command: Aggregate) -> None:
         """Nothing is kept of versions that are not made."""
-
-
-class EachUpdateInPlace(EachUpdate):
-    """Each update by itself, for a driver that needs none after its version: the step may take its memory.
-
-    The guard needs the norms of the updates then, which such a driver gives with them.
-    """
-
-    def step(
-        self,
-        updates: Sequence[Update],
-        aggregator: Aggregator,
-        model: Model,
-        memory: Tensors,
-        command: Aggregate,
-    ) -> Tensor:
-        """The aggregator's step, which may be in the memory of the first update."""
-        return aggregator.step_in_place(updates, model, memory)

@@ -31,7 +31,7 @@ from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.noise import banded_noise, discrete_gaussian
 from offbeat.core.privacy.privacy_options import Noise
 from offbeat.core.privacy.sums import Integers
-from offbeat.core.release import Check, EachUpdateInPlace, MadeAtOnce, Release
+from offbeat.core.release import Check, EachUpdate, MadeAtOnce, Release
 from offbeat.core.schedule import Task
 from offbeat.core.server import UNSEEN
 
@@ -236,5 +236,5 @@ def release_of(plan: ReleasePlan | None, seeds: ReleaseSeeds) -> Release:
         seeds: Where their randomness comes from.
     """
     if plan is None:
-        return EachUpdateInPlace()
+        return EachUpdate(in_place=True)
     return SummedUpdates(plan, seeds) if plan.privacy.secure is None else AwaitedSums(plan, seeds)
