@@ -9,7 +9,7 @@ vectors.
 What is to be done comes as effects, to be carried out in order; answers, arrivals and time are passed in.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Annotated
 
@@ -51,6 +51,11 @@ class UnmaskingPhase(Enum):
     ASKING = "asking"
     DONE = "done"
     FAILED = "failed"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is asked."""
+        return self in (UnmaskingPhase.DONE, UnmaskingPhase.FAILED)
 
 
 def check_instance(name: str, seen: int, instance: int) -> None:
@@ -116,10 +121,7 @@ class Unmasking:
         if manifest is not None:
             self._leave_out(manifest.left_out)
         self._manifest = committee.manifest(release, bare_entries(self._entries))
-        if manifest is not None and manifest.manifest != self._manifest:
-            raise RunError(
-                f"release {release} has other updates than it had: restore the directory as a whole"
-            )
+        check_manifest(manifest, release, self._manifest)
         self._started = self._heard = self._warned = now
         self._present: set[int] = set()
         self._checked: set[int] = set()
@@ -158,7 +160,7 @@ class Unmasking:
 
     def answered(self, helper: int, answer: UnmaskShare | UnmaskRefused, now: float) -> list[Effect]:
         """A helper has answered; answers for another release, or without a request, are ignored."""
-        if answer.release != self.release or self._over or helper not in self._asked:
+        if answer.release != self.release or self.phase.over or helper not in self._asked:
             return []
         effects: list[Effect] = []
         if isinstance(answer, UnmaskRefused):
@@ -176,7 +178,7 @@ class Unmasking:
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""
         give_up = self._times.give_up
-        if self._over:
+        if self.phase.over:
             return []
         if give_up is not None and now >= self._started + give_up:
             names = ", ".join(self._missing)
@@ -189,10 +191,6 @@ class Unmasking:
     def again(self, now: float) -> list[Effect] | None:
         """Ask no other helpers: nobody else holds a helper's seeds."""
         return None
-
-    @property
-    def _over(self) -> bool:
-        return self.phase in (UnmaskingPhase.DONE, UnmaskingPhase.FAILED)
 
     def _advance(self) -> list[Effect]:
         effects: list[Effect] = []
@@ -219,20 +217,14 @@ class Unmasking:
 
     def _commit(self) -> list[Effect]:
         """Fix the manifest, without the updates that are left out."""
-        committee, release, left_out = self.committee, self.release, self.left_out
-        self._leave_out(left_out)
+        self._leave_out(self.left_out)
         entries = bare_entries(self._entries)
-        reason = committee.refusal(release, entries) or committee.weight_refusal(release, entries)
-        if reason:
-            names = ", ".join(sorted({name for names in self.complaints.values() for name in names}))
-            text = SecureRefusal.LEFT_OUT.format(
-                release=release, left_out=len(left_out), names=names, reason=reason
-            )
-            self._fail(text if left_out else reason)
+        if reason := refusal(self.committee, self.release, entries, self.left_out, self.complaints):
+            self._fail(reason)
             return []
-        self._manifest = committee.manifest(release, entries)
+        self._manifest = self.committee.manifest(self.release, entries)
         self.phase = UnmaskingPhase.ASKING
-        return [CommitManifest(release, entries, left_out, self._manifest)]
+        return [CommitManifest(self.release, entries, self.left_out, self._manifest)]
 
     def _refused(self, helper: int, answer: UnmaskRefused) -> None:
         own = {entry.task for entry in self._entries}
@@ -265,13 +257,8 @@ class Unmasking:
         return True
 
     def _finish(self) -> None:
-        """S: the weighted sum of masked vectors, less the helpers' sums of masks."""
-        total = np.zeros(self.committee.parameters, np.uint32)
-        for entry in self._entries:
-            total += self._vector(entry.task) * np.uint32(entry.weight)
-        for masks in self._sums.values():
-            total -= masks
-        self.total = total.view(np.int32).astype(np.int64)
+        masked = ((self._vector(entry.task), entry.weight) for entry in self._entries)
+        self.total = unmasked(self.committee.parameters, masked, self._sums.values())
         self.phase = UnmaskingPhase.DONE
 
     def _fail(self, reason: str) -> None:
@@ -324,3 +311,34 @@ def waits_for(release: int, names: Sequence[str], seconds: float) -> str:
 def bare_entries(entries: Iterable[MaskedEntry]) -> tuple[Entry, ...]:
     """Task, client and weight of each update."""
     return tuple((entry.task, entry.client, entry.weight) for entry in entries)
+
+
+def check_manifest(recorded: CommitManifest | None, release: int, manifest: bytes) -> None:
+    """Raises `RunError` where a release has other updates than it had when its manifest became durable."""
+    if recorded is not None and recorded.manifest != manifest:
+        raise RunError(f"release {release} has other updates than it had: restore the directory as a whole")
+
+
+def refusal(
+    committee: Committee,
+    release: int,
+    entries: tuple[Entry, ...],
+    left_out: tuple[TaskId, ...],
+    complaints: Mapping[TaskId, tuple[str, ...]],
+) -> str | None:
+    """Why a committee makes no sum of the updates that are not left out; None if it does."""
+    reason = committee.refusal(release, entries) or committee.weight_refusal(release, entries)
+    if not reason or not left_out:
+        return reason
+    names = ", ".join(sorted({name for names in complaints.values() for name in names}))
+    return SecureRefusal.LEFT_OUT.format(release=release, left_out=len(left_out), names=names, reason=reason)
+
+
+def unmasked(length: int, masked: Iterable[tuple[Words, int]], masks: Iterable[Words]) -> Integers:
+    """S, int64 [L]: the weighted sum of masked vectors, less the helpers' sums of masks."""
+    total = np.zeros(length, np.uint32)
+    for vector, weight in masked:
+        total += vector * np.uint32(weight)
+    for each in masks:
+        total -= each
+    return total.view(np.int32).astype(np.int64)

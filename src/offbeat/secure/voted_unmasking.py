@@ -17,9 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from offbeat.core.errors import RunError
 from offbeat.core.events import TaskId
 from offbeat.core.privacy.sums import Integers
 from offbeat.secure.committee import Committee
@@ -33,6 +30,9 @@ from offbeat.secure.unmasking import (
     UnmaskingPhase,
     UnmaskingTimes,
     bare_entries,
+    check_manifest,
+    refusal,
+    unmasked,
     waits_for,
 )
 from offbeat.secure.votes import is_vote
@@ -100,10 +100,7 @@ class VotedUnmasking:
         out = set(self.left_out)
         self._entries = tuple(sorted((e for e in entries if e.task not in out), key=lambda entry: entry.task))
         self._manifest = self._digest()
-        if manifest is not None and manifest.manifest != self._manifest:
-            raise RunError(
-                f"release {release} has other updates than it had: restore the directory as a whole"
-            )
+        check_manifest(manifest, release, self._manifest)
         self._started = self._heard = self._warned = now
         self._present: set[int] = set()
         self._asked: list[AskedHelper] = []
@@ -151,7 +148,7 @@ class VotedUnmasking:
 
     def answered(self, helper: int, answer: UnmaskShare | UnmaskRefused, now: float) -> list[Effect]:
         """A helper has answered; answers for another release, or without a request, are ignored."""
-        if answer.release != self.release or self._over or helper in self._refused:
+        if answer.release != self.release or self.phase.over or helper in self._refused:
             return []
         effects: list[Effect] = []
         if isinstance(answer, UnmaskRefused):
@@ -173,7 +170,7 @@ class VotedUnmasking:
                 effects += self._note_slow(asked.helper)
         effects += self._advance(now)
         give_up = self._times.give_up
-        if self._over:
+        if self.phase.over:
             return effects
         if give_up is not None and now >= self._started + give_up:
             reason = SecureRefusal.GIVEN_UP.format(
@@ -242,13 +239,9 @@ class VotedUnmasking:
 
     # ---- phases ----
 
-    @property
-    def _over(self) -> bool:
-        return self.phase in (UnmaskingPhase.DONE, UnmaskingPhase.FAILED)
-
     def _advance(self, now: float) -> list[Effect]:
         effects: list[Effect] = []
-        if not self._over and len(self._refused) > self.committee.tolerated:
+        if not self.phase.over and len(self._refused) > self.committee.tolerated:
             self._fail_refused()
         if self.phase is _CHECKING:
             effects += self._check(now)
@@ -271,21 +264,15 @@ class VotedUnmasking:
 
     def _commit(self) -> list[Effect]:
         """Fix the manifest, without the updates that are left out."""
-        committee, release = self.committee, self.release
         self._judge_complaints()
         out = set(self.left_out)
         self._entries = tuple(entry for entry in self._entries if entry.task not in out)
         entries = bare_entries(self._entries)
-        reason = committee.refusal(release, entries) or committee.weight_refusal(release, entries)
-        if reason:
-            names = ", ".join(sorted({name for names in self.complaints.values() for name in names}))
-            text = SecureRefusal.LEFT_OUT.format(
-                release=release, left_out=len(out), names=names, reason=reason
-            )
-            self._fail(text if out else reason)
+        if reason := refusal(self.committee, self.release, entries, self.left_out, self.complaints):
+            self._fail(reason)
             return []
         self._manifest, self._asked, self.phase = self._digest(), [], _VOTING
-        return [CommitManifest(release, entries, self.left_out, self._manifest)]
+        return [CommitManifest(self.release, entries, self.left_out, self._manifest)]
 
     def _judge_complaints(self) -> None:
         out = []
@@ -384,12 +371,9 @@ class VotedUnmasking:
             self.at_fault.setdefault(helper, why)
         for helper in self._unable:
             self.at_fault.setdefault(helper, SecureRefusal.REFUTED.value)
-        total = np.zeros(self.committee.parameters, np.uint32)
-        for entry in self._entries:
-            total += self._vector(entry.task) * np.uint32(entry.weight)
-        for _, masks in self._bodies.values():
-            total -= masks
-        self.total = total.view(np.int32).astype(np.int64)
+        masks = (sums for _, sums in self._bodies.values())
+        masked = ((self._vector(entry.task), entry.weight) for entry in self._entries)
+        self.total = unmasked(self.committee.parameters, masked, masks)
         self.phase, self._asked = UnmaskingPhase.DONE, []
 
     # ---- parts ----
