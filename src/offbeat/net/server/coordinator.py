@@ -392,18 +392,7 @@ class Coordinator:
         load_version: Callable[[Version], Model] | None = None,
         good: Version | None = None,
     ) -> None:
-        """Apply recorded events; nothing is recorded or sent.
-
-        Args:
-            rows: Their rows, each followed by those of its commands, which must come again.
-            load: Gives the update that arrived, in whose memory a version may be made; None means that no
-                tensor is touched.
-            load_version: Gives the content of a version to which the run was rolled back.
-            good: The last good version, of which the content is kept where it is made again.
-
-        Raises:
-            ReplayError: What comes now is not what is recorded.
-        """
+        """Apply recorded events; nothing is recorded or sent. Arguments and errors as of `Driver.replay`."""
         self.driver.replay(rows, load, load_version, good)
         self.now = self._ticked = self.server.now
 
