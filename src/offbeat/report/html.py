@@ -31,15 +31,13 @@ from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styl
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
 from offbeat.report.privacy import assumptions, spendings
 from offbeat.report.records import (
-    Evaluations,
     clock_name,
     group_runs,
     metric_of,
-    read_evaluations,
     recorded_metrics,
 )
 from offbeat.report.render import difference_cells, relative_text, stat_text, time_text, to_cells
-from offbeat.report.table import Table, TableRow, make_table, read_activities
+from offbeat.report.table import Table, TableRow, make_table
 from offbeat.report.timeline import Timeline, make_timeline
 from offbeat.runs.record import RunRecord
 from offbeat.units import duration_text, seed_list
@@ -85,13 +83,8 @@ def write_html(
         UsageError: As `make_table` does.
     """
     groups = group_runs(records)
-    activities = read_activities(groups)
-    evaluations = read_evaluations(groups)
-    table = make_table(
-        records, target=target, metric=metric, baseline=baseline, activities=activities,
-        evaluations=evaluations,
-    )  # fmt: skip
-    names = recorded_metrics(evaluations)
+    table = make_table(records, target=target, metric=metric, baseline=baseline)
+    names = recorded_metrics(table.evaluations)
     shown = {*names[:MAX_METRICS], table.measure.name}
     metrics = [metric_of(records, name) for name in names if name in shown]
     styles = choose_styles(groups)
@@ -99,16 +92,16 @@ def write_html(
     values = client_values(groups)
     spent = spendings(groups)
     data = {
-        "curves": _curves(records, evaluations, metrics, styles, table),
+        "curves": _curves(records, metrics, styles, table),
         "first_measure": table.measure.name,
         "clients": clients_figure(list(values.values()), styles) if values else None,
         "timelines": [
             {"label": label, "runs": [_timeline(timeline, styles[label]) for timeline in found]}
             for label, found in timelines.items()
         ],
-        "staleness": _panels(staleness_panels(activities), styles, "staleness (versions)"),
+        "staleness": _panels(staleness_panels(table.activities), styles, "staleness (versions)"),
         "privacy": privacy_figure(spent, styles) if spent else None,
-        "participation": _panels(participation_panels(groups, activities), styles, "client"),
+        "participation": _panels(participation_panels(groups, table.activities), styles, "client"),
     }
     out = user_path(out)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -154,7 +147,6 @@ def _plotly() -> Markup:
 
 def _curves(
     records: Sequence[RunRecord],
-    evaluations: Evaluations,
     metrics: Sequence[NamedMetric],
     styles: Styles,
     table: Table,
@@ -165,7 +157,7 @@ def _curves(
     for measure in metrics:
         target = table.target if measure == table.measure else None
         for axis in AXES:
-            if curves := make_curves(records, axis, measure.name, points, evaluations):
+            if curves := make_curves(records, axis, measure.name, points, table.evaluations):
                 figures[f"{measure.name}/{axis}"] = curve_figure(curves, styles, target)
     return figures
 

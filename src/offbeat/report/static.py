@@ -18,10 +18,10 @@ from offbeat.report.clients import ClientValues, client_values
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save, wrapped
 from offbeat.report.palette import INK, MUTED, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels, ticks_of
-from offbeat.report.records import group_runs, read_evaluations, recorded_metrics
+from offbeat.report.records import group_runs, recorded_metrics
 from offbeat.report.render import relative_text
 from offbeat.report.static_timeline import draw_timeline
-from offbeat.report.table import Table, make_table, read_activities
+from offbeat.report.table import Table, make_table
 from offbeat.report.timeline import make_timeline
 from offbeat.runs.record import RunRecord
 
@@ -61,12 +61,7 @@ def write_figures(
     """
     directory = user_path(directory)
     groups = group_runs(records)
-    activities = read_activities(groups)
-    evaluations = read_evaluations(groups)
-    table = make_table(
-        records, target=target, metric=metric, baseline=baseline, activities=activities,
-        evaluations=evaluations,
-    )  # fmt: skip
+    table = make_table(records, target=target, metric=metric, baseline=baseline)
     styles = choose_styles(groups)
     directory.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -76,17 +71,19 @@ def write_figures(
 
     taken: set[str] = set()
     measure = table.measure.name
-    names = [name for name in recorded_metrics(evaluations) if name == measure or not is_statistic(name)]
+    names = [
+        name for name in recorded_metrics(table.evaluations) if name == measure or not is_statistic(name)
+    ]
     names.sort(key=lambda name: name != measure)
     plots: list[tuple[str, curves.Axis]] = [(name, "time") for name in names]
     plots += [(name, axis) for axis in curves.AXES[1:] for name in names[:1]]
     for name, axis in plots:
-        if found := curves.make_curves(records, axis, name, evaluations=evaluations):
+        if found := curves.make_curves(records, axis, name, evaluations=table.evaluations):
             write(_curves(found, styles, table), file_name(f"{name}_{axis}", taken))
     for metric, values in client_values(groups).items():
         write(_client_values(values, styles), file_name(f"clients_{metric}", taken))
-    write(_panels(staleness_panels(activities), styles, "staleness (versions)"), "staleness")
-    write(_panels(participation_panels(groups, activities), styles, "client"), "participation")
+    write(_panels(staleness_panels(table.activities), styles, "staleness (versions)"), "staleness")
+    write(_panels(participation_panels(groups, table.activities), styles, "client"), "participation")
     taken = set()
     for label, runs in groups.items():
         write(draw_timeline(make_timeline(runs[0]), styles[label]), f"timeline_{file_name(label, taken)}")

@@ -1,7 +1,7 @@
 """The table that compares labels over their seeds, in the form of FedCompass's Table 1."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
@@ -80,7 +80,8 @@ class Table:
     """A comparison of labels: its rows, their metric, the baseline, notes for the reader.
 
     The headline says which label is first, and whether that is beyond the noise. `first` are the labels that
-    were first to the target: one, those that tie, or none where the labels cannot be compared.
+    were first to the target: one, those that tie, or none where the labels cannot be compared. It is made of
+    the evaluations and the totals of each label's runs, by seed.
     """
 
     rows: tuple[TableRow, ...]
@@ -88,6 +89,8 @@ class Table:
     baseline: str
     target: float | None
     notes: tuple[str, ...]
+    evaluations: Evaluations = field(repr=False)
+    activities: Mapping[str, Sequence[Activity]] = field(repr=False)
     headline: str | None = None
     first: tuple[str, ...] = ()
 
@@ -129,8 +132,6 @@ def make_table(
     target: float | None = None,
     metric: str | None = None,
     baseline: str | None = None,
-    activities: Mapping[str, Sequence[Activity]] | None = None,
-    evaluations: Evaluations | None = None,
 ) -> Table:
     """Compare the labels of some runs.
 
@@ -140,8 +141,6 @@ def make_table(
         metric: The metric. None means the accuracy if it was recorded, else the first metric, else the loss.
         baseline: The label whose time counts as 1.00x. None means "fedcompass" if it is there, or else the
             first.
-        activities: The totals of each label's runs, by seed. None means that the journals are read.
-        evaluations: The evaluations of each label's runs, by seed. None means that they are read.
 
     Returns:
         A row for each label, in order of appearance.
@@ -152,10 +151,10 @@ def make_table(
     """
     groups = group_by_label(records)
     runs = {group.label.text: group.runs for group in groups}
-    evaluations = evaluations or read_evaluations(runs)
+    evaluations = read_evaluations(runs)
     measure = choose_metric(records, evaluations, metric, target)
     base = _baseline(baseline, [group.label for group in groups])
-    activities = activities or read_activities(runs)
+    activities = read_activities(runs)
     measured = {label: _measure(runs[label], rows, measure, target) for label, rows in evaluations.items()}
     rows = tuple(
         _row(group, activities[group.label.text], measured[group.label.text], measured[base])
@@ -170,7 +169,7 @@ def make_table(
     stayed = {row.label: runs[row.label] for row in rows if not row.diverged}
     headline = _headline(stayed, {label: measured[label] for label in stayed}, measure, target, _unit(rows))
     text, first = (None, ()) if headline is None else (headline.text, headline.first)
-    return Table(rows, measure, base, target, notes, text, first)
+    return Table(rows, measure, base, target, notes, evaluations, activities, text, first)
 
 
 def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[Activity]]:
