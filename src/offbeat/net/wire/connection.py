@@ -23,12 +23,13 @@ from offbeat.net.wire.limits import LEAST_CHUNK, Limits
 from offbeat.net.wire.rate_limit import MemoryBudget, TokenBucket
 from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.unfinished import SAVE_EVERY, IncomingBody, UnfinishedBodies
-from offbeat.net.wire.writer import MessageWriter
+from offbeat.net.wire.writer import MOST_WINDOW, MessageWriter
 
 Out = TypeVar("Out", FromSite, FromServer)
 In = TypeVar("In", FromSite, FromServer)
-ACKNOWLEDGED_SHARE = 32
-"""The part of what a connection has carried after which more of a body is acknowledged: half of a window."""
+ACKNOWLEDGED_SHARE, ACKNOWLEDGE_EVERY = 32, 5.0
+"""The part of what a connection has carried, half of a window, and the seconds, after which more of a body is
+acknowledged: on a slow line a window takes longer than a peer waits."""
 MOST_BODIES = 2
 """Unprocessed messages with a body, at most."""
 _LOST = ("", "slow", "deadline", "replaced", "credential", "revoked", "ours")
@@ -76,6 +77,7 @@ class Connection(Generic[Out, In]):
         self._reserved, self._without_chunk = 0, 0.0
         # Bytes of frames with chunks that have come, and of the body under way how much was acknowledged.
         self._received = self._acknowledged = 0
+        self._acknowledged_at = 0.0
         # An event is set when something has changed in its direction.
         self._in, self._out = asyncio.Event(), asyncio.Event()
         # It is set once the connection is being closed. Who waits for that is not woken by every message.
@@ -312,14 +314,16 @@ class Connection(Generic[Out, In]):
 
     def _acknowledge(self, body: IncomingBody) -> None:
         """Tell the peer how much of a body has come, when that is due: it sends only so much without that."""
-        if body.received - self._acknowledged >= max(LEAST_CHUNK, self._received // ACKNOWLEDGED_SHARE):
-            self._acknowledged = body.received
+        now, new = asyncio.get_running_loop().time(), body.received - self._acknowledged
+        share = min(max(LEAST_CHUNK, self._received // ACKNOWLEDGED_SHARE), MOST_WINDOW // 2)
+        if new >= share or (new and now - self._acknowledged_at >= ACKNOWLEDGE_EVERY):
+            self._acknowledged, self._acknowledged_at = body.received, now
             self._writer.acknowledge(body.received)
             self._out.set()
 
     async def _begin(self, body: IncomingBody) -> None:
         """Fill in what is here of a body that was announced, or forget what it takes the place of."""
-        self._saved = asyncio.get_running_loop().time()
+        self._saved = self._acknowledged_at = asyncio.get_running_loop().time()
         if self._reader.resumes:
             fill = partial(self._unfinished.resume, self.site)
             await asyncio.to_thread(self._reader.resume, fill)

@@ -39,7 +39,7 @@ TOGETHER = 16
 ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags of Frame.envelope and Frame.chunk
 UNFINISHED_TAG, ACKNOWLEDGED_TAG = 0x1A, 0x20  # and of Frame.unfinished and Frame.acknowledged
 SUM_TAG, DATA_TAG = 0x09, 0x12  # and of Chunk.sum and Chunk.data
-LEAST_WINDOW, _SHARE = 2 * LEAST_CHUNK, 16
+LEAST_WINDOW, MOST_WINDOW, _SHARE = 2 * LEAST_CHUNK, 16 << 20, 16
 """Bytes of a body that may be under way without an acknowledgement, and their share of what was carried.
 
 A connection that is reset loses what is under way. So a link that carries little loses little.
@@ -173,7 +173,7 @@ class MessageWriter:
     @property
     def _window(self) -> int:
         """Bytes of a body that may be under way."""
-        return max(LEAST_WINDOW, self._carried // _SHARE)
+        return max(LEAST_WINDOW, min(MOST_WINDOW, self._carried // _SHARE))
 
     def _size(self) -> int:
         """Bytes of the next chunk."""
