@@ -137,6 +137,21 @@ def test_a_unix_socket_connects(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_way_on_which_no_attempt_works_ends_before_anything_is_loaded(tmp_path: Path) -> None:
+    way, other = Way(tmp_path), Authority(tmp_path, "other")
+
+    async def story() -> None:
+        async with server(way.server()) as at:
+            right = Access.of(at.address, "north", {"ca": str(way.ours.file)})
+            await asyncio.to_thread(right.check_way)
+            wrong = Access.of(at.address, "north", {"ca": str(other.file)})
+            with pytest.raises(UsageError, match="not signed by the authority of"):
+                await asyncio.to_thread(wrong.check_way)
+        await asyncio.to_thread(right.check_way)  # a server that is not there may come
+
+    asyncio.run(story())
+
+
 def test_the_page_has_a_row_for_each_way() -> None:
     table = PAGE.read_text("utf-8").partition("| a site has | was | is |\n")[2].partition("\n\n")[0]
     assert re.findall(r"^\| (\w[^|]*) \|", table, re.MULTILINE) == [*WAYS, "a Unix socket"]

@@ -100,6 +100,8 @@ def test_commands_that_make_no_model_do_not_import_pytorch(tmp_path: Path) -> No
         ("algorithms", "fedasmu"): 0, ("recipes", "digits"): 0, ("new", str(tmp_path / "project")): 0,
         tuple(enrol): 0, ("check", kit, "--offline"): 0, ("check", kit, "--state", str(tmp_path)): 1,
         ("status", run): 0, ("audit", run): 0, ("audit", run, "--verify"): 0, ("replay", run, "--print"): 0,
+        ("join", "nowhere", "--data", "digits"): 2,
+        ("join", "x.example:1", "--data", "digits", "--set", "access.proxy=socks5://x"): 2,
         ("stop", run): 2, ("run", "digitz"): 2, ("compare", "digitz"): 2,
         ("serve", "digits", "--stat", run): 2,
     }  # fmt: skip

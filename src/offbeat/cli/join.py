@@ -94,21 +94,26 @@ def join(
         raise UsageError("give --data, or --learner, which has data of its own")
     if model is not None and (learner is not None or ":" not in model):
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
+    from offbeat.core.validation import validated
+    from offbeat.runs.record import is_site
+
     with requires_extra("net"):
         access = Access.of(target, name, settings.get("access", {}), state)
+        from offbeat.net.client.site_options import SiteOptions
+    options = validated(SiteOptions, settings.get("site", {}), "--set site")
+    if state is None or not is_site(state):
+        # A site that the server has accepted before tries again, whatever is wrong meanwhile.
+        access.check_way()
     source = f"--data {data}" if learner is None else f"--learner {learner}"
     # Loading PyTorch may take a slow machine a minute.
     _log.info("joining %s with %s: loading PyTorch", access.place, source)
     with requires_extra("net"):
         from offbeat.net.client.join import join as join_run
-        from offbeat.net.client.site_options import SiteOptions
-    from offbeat.core.validation import validated
     from offbeat.data.site import site_data
     from offbeat.local.device import check_device
     from offbeat.local.examples_privacy import ExamplesPrivacy
     from offbeat.models.specs import NamedModel
 
-    options = validated(SiteOptions, settings.get("site", {}), "--set site")
     connect = access.connect()
     check_device(device, "--device")
     allowed = allowed_names(allow)

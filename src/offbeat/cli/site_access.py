@@ -105,6 +105,22 @@ class Access:
             return None
         return self._read.fingerprint or "none: the kit trusts the authorities that the system trusts"
 
+    def check_way(self) -> None:
+        """Go the way to the server once, as a connection that fails would, and need no PyTorch for it.
+
+        Raises:
+            UsageError: The site's options cannot work.
+            RunError: The server, or the proxy, is set up so that no attempt can work.
+        """
+        from offbeat.net.probe import UnreachableError, probe
+        from offbeat.net.proxy import proxy_for
+
+        try:
+            probe(self.place, self.credentials(), proxy_for(self.place, self.options.proxy))
+        except UnreachableError as error:
+            if (final := error.final) is not None:
+                raise final from None
+
     def connect(self) -> "Connect":
         """What connects to the server."""
         from offbeat.net.client.connector import connector

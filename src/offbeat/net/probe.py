@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 import grpc
 from cryptography import x509
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.net.address import socket_path, split
 from offbeat.net.auth.credentials import SiteCredentials, pem
 from offbeat.net.proxy import Proxy
@@ -53,6 +53,13 @@ class UnreachableError(Exception):
         super().__init__(reason)
         self.passed: tuple[tuple[str, str], ...] = ()
         self.step, self.reason, self.lasting, self.usage = step, reason, lasting or usage, usage
+
+    @property
+    def final(self) -> OffbeatError | None:
+        """The error with which a site ends; None where another attempt may succeed."""
+        if not self.lasting:
+            return None
+        return (UsageError if self.usage else RunError)(self.reason)
 
 
 @dataclass(frozen=True, slots=True)

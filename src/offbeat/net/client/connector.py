@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import UsageError
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.client.reconnecting import Connect
 from offbeat.net.grpc.client import connect
@@ -110,7 +110,7 @@ class ServerConnector:
             try:
                 await asyncio.to_thread(probe, self._address, credentials, self._proxy)
             except UnreachableError as error:
-                if error.lasting:
-                    raise (UsageError if error.usage else RunError)(error.reason) from None
+                if (final := error.final) is not None:
+                    raise final from None
                 self._reasons[failure] = error.reason
         return self._reasons.get(failure, failure)
