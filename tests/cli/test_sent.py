@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("grpc")
 
 from offbeat.net import SitePolicy
-from offbeat.net.client.about import packed
+from offbeat.net.client.packed_mapping import packed
 from offbeat.net.client.sent_lines import FILE
 from offbeat.net.client.sent_log import HEARTBEATS_EVERY, SentLog
 from offbeat.net.messages import Heartbeat, Register, UpdateSubmission

@@ -29,9 +29,9 @@ from offbeat.models.specs import ModelMaker, NamedModel
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names
-from offbeat.recipes.own import labels_of, own_data, own_training
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.standardize import standardized
+from offbeat.recipes.user_functions import labels_of, own_data, own_training
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.progress import Watcher

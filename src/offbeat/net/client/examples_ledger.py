@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon, steps_within
-from offbeat.net.client.about import packed, unpacked
+from offbeat.net.client.packed_mapping import packed, unpacked
 from offbeat.runs.damage import reading
 from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.files import read_tensors, write_tensors

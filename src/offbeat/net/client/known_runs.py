@@ -20,7 +20,7 @@ import msgspec
 from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.events import TaskId, Version
 from offbeat.core.privacy.privacy_options import Privacy
-from offbeat.net.client.about import packed, unpacked
+from offbeat.net.client.packed_mapping import packed, unpacked
 from offbeat.net.client.promises import shortfall
 from offbeat.runs.damage import reading
 from offbeat.runs.durable_files import sync_directory

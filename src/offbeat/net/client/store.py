@@ -17,8 +17,8 @@ from offbeat.core.error_feedback import RESIDUAL
 from offbeat.core.errors import DamageError, RunError, UsageError, reason_of
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
-from offbeat.net.client.about import octets, packed, unpacked
 from offbeat.net.client.known_runs import KnownRuns, code_of
+from offbeat.net.client.packed_mapping import octets, packed, unpacked
 from offbeat.net.messages import UpdateSubmission
 from offbeat.runs.damage import reading
 from offbeat.runs.durable_files import make_directory, sync_directory

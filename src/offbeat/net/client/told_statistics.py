@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.core.errors import RunError, reason_of
-from offbeat.net.client.about import packed, unpacked
 from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.known_runs import code_of
+from offbeat.net.client.packed_mapping import packed, unpacked
 from offbeat.runs.damage import reading
 from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.files import read_tensors, write_tensors
