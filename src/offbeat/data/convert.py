@@ -93,10 +93,10 @@ def as_samples(data: Any, label: str | None = None) -> Samples:
         # Tensors and arrays are asked for first, since they have a method `gather` too.
         case Tensor() | np.ndarray():
             return Dataset(data)
-        case Samples():
-            return data
         case _ if is_frame(data):
             return _of_frame(data, label)
+        case Samples():
+            return data
         case _ if is_split(data):
             return as_map_dataset(data, label)
         case _ if is_stream(data):

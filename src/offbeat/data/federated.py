@@ -316,10 +316,10 @@ def federate(
 
 def _divided(sets: Sets, parts: Sequence[npt.NDArray[Any]] = (), drop_empty: bool = False) -> FederatedData:
     """Divide samples among clients: by `parts`, or with a train set for each client."""
-    clients = sets.train if isinstance(sets.train, list) else parts
+    clients = parts if isinstance(sets.train, Samples) else sets.train
     kept = occupied([len(client) for client in clients], drop_empty)
     starts = None
-    if isinstance(sets.train, list):
+    if not isinstance(sets.train, Samples):
         own = in_one_order(_called("{}", sets.train, kept, sets.names))
         ends = np.cumsum([len(samples) for samples in own])
         whole, rows = concatenated(own), np.split(np.arange(ends[-1]), ends[:-1])
