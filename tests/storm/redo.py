@@ -80,7 +80,8 @@ def redo(record: RunRecord, rows: Sequence[Row], updates: Path, seeds: Iterable[
     for client, name in record.site_names().items():
         coordinator.registry.add(name, client)
     if plan is not None and plan.privacy.secure is not None:
-        coordinator.helpers.remember(sums_in_clear(rows, plan, updates))
+        assert coordinator.helpers is not None
+        coordinator.helpers.recorded = sums_in_clear(rows, plan, updates)
     twice = 0
     tensors = coordinator.tensors
     versions: dict[Version, Model] = {}
