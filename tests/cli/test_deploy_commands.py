@@ -361,6 +361,16 @@ def test_another_algorithm_on_the_federation_one_has(offbeat: Any, done: Path, t
     assert record.recipe["world"]["seconds_per_step"] == written["seconds_per_step"]
 
 
+def test_the_fit_and_the_simulation_as_json(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    code, said, _ = offbeat("simulate-like", done, "-o", tmp_path / "w.yaml", "--json")
+    fit = json.loads(said)
+    assert (code, len(fit["clients"])) == (0, 3)
+    code, said, _ = offbeat("simulate-like", done, "-o", tmp_path / "like", "--json")
+    told = json.loads(said)
+    assert (code, told["clients"]) == (0, fit["clients"])
+    assert (told["directory"], told["summary"]["tasks"]) == (str(tmp_path / "like"), 30)
+
+
 def test_a_simulation_on_other_parts_of_the_data_says_so(offbeat: Any, done: Path, tmp_path: Path) -> None:
     code, said, _ = offbeat("simulate-like", done, "-o", tmp_path / "same")
     assert code == 0

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
-from offbeat.cli.common_options import DeviceOfRecipe, Directory, Sets, with_options
+from offbeat.cli.common_options import AsJson, DeviceOfRecipe, Directory, Sets, with_options
 from offbeat.cli.completion import algorithm_names
-from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, resumable, show_run
+from offbeat.cli.console import (
+    RunWatcher,
+    check_diverged,
+    live_progress,
+    out,
+    plain_table,
+    print_json,
+    resumable,
+    show_run,
+)
 from offbeat.cli.simulate import new_directory
 from offbeat.core.errors import UsageError, reason_of
 
@@ -46,6 +55,7 @@ def simulate_like(
         ),
     ] = None,
     device: DeviceOfRecipe = None,
+    as_json: AsJson = False,
     allow: AllowOption = None,
 ) -> None:
     """Simulate a deployed run, or another algorithm in its world.
@@ -68,21 +78,28 @@ def simulate_like(
     record = read_run(directory)
     if only_fit:
         fit = from_run.fit_run(record, speeds=speeds)
-        _show_fit(fit)
-        _write_world(world_out, fit.world)
+        _show_fit(fit, as_json)
+        _write_world(world_out, fit.world, as_json)
         return
     changes = with_options(sets, device=device)
     changes += [f"seed={seed}"] if seed is not None else []
     like = from_run.simulate_like(record, algorithm=algorithm, sets=changes, speeds=speeds)
     recipe = like.recipe
     check_names(recipe, allowed)
-    _show_fit(like.fit)
-    _write_world(world_out, recipe.world)
+    if not as_json:
+        _show_fit(like.fit)
+    _write_world(world_out, recipe.world, as_json)
     output = output or new_directory(f"like-{directory.resolve().name}")
     with resumable(output), live_progress() as progress:
         run = run_recipe(recipe, out=output, watch=RunWatcher(progress), allow=allowed)
+    difference = from_run.other_data(record, read_run(output))
+    if as_json:
+        ended = {"directory": str(run.path), "stop_reason": run.stop_reason, "summary": run.summary}
+        print_json({**_document(like.fit), **ended, "difference": difference})
+        check_diverged(run)
+        return
     show_run(run, f"see both with: offbeat report {quote(str(directory))} {quote(str(output))}")
-    if (difference := from_run.other_data(record, read_run(output))) is not None:
+    if difference is not None:
         out.print(difference, markup=False)
 
 
@@ -95,7 +112,15 @@ def _places(outs: Sequence[Path]) -> tuple[Path | None, Path | None]:
     return next(iter(worlds), None), next(iter(runs), None)
 
 
-def _show_fit(fit: "Fit") -> None:
+def _document(fit: "Fit") -> dict[str, object]:
+    """A fit as JSON has it: the clients, and the assumptions."""
+    return {"clients": fit.clients, "notes": fit.notes}
+
+
+def _show_fit(fit: "Fit", as_json: bool = False) -> None:
+    if as_json:
+        print_json(_document(fit))
+        return
     table = plain_table("client", "updates", "lost", "s/step", "± %", "latency", "transfer")
     for c in fit.clients:
         table.add_row(
@@ -107,7 +132,7 @@ def _show_fit(fit: "Fit") -> None:
         out.print(note, markup=False)
 
 
-def _write_world(path: Path | None, world: "World") -> None:
+def _write_world(path: Path | None, world: "World", quiet: bool) -> None:
     from offbeat.recipes.from_run import world_text
     from offbeat.world.trace import trace_text
 
@@ -119,5 +144,7 @@ def _write_world(path: Path | None, world: "World") -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out {path} cannot be written: {reason_of(error)}") from None
+    if quiet:
+        return
     use = "name it as a recipe's world.trace" if as_trace else "put it into a recipe"
     out.print(f"world written to {path}; {use} to use it again", markup=False)
