@@ -102,6 +102,7 @@ def test_commands_that_make_no_model_do_not_import_pytorch(tmp_path: Path) -> No
         ("status", run): 0, ("audit", run): 0, ("audit", run, "--verify"): 0, ("replay", run, "--print"): 0,
         ("join", "nowhere", "--data", "digits"): 2,
         ("join", "x.example:1", "--data", "digits", "--set", "access.proxy=socks5://x"): 2,
+        ("backup", run, str(tmp_path / "copies")): 0,
         ("stop", run): 2, ("run", "digitz"): 2, ("compare", "digitz"): 2,
         ("serve", "digits", "--stat", run): 2,
     }  # fmt: skip

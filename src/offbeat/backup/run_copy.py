@@ -250,7 +250,7 @@ def _check_best(record: RunRecord, copied: dict[str, CopiedFile]) -> None:
     evaluated = {(str(metric.version), str(metric.t)) for metric in record.evaluations()}
     for name in {BEST, NEW_BEST} & copied.keys():
         path = record.path / name
-        with reading(path), safe_open(path, "pt") as file:
+        with reading(path), safe_open(path, "np") as file:
             found = dict(file.metadata() or {})
         if (found.get("version"), found.get("t")) in evaluated:
             continue

@@ -16,6 +16,8 @@ from offbeat.core.errors import DamageError, OffbeatError, RunError, reason_of
 from offbeat.core.validation import format_error
 from offbeat.runs.permissions import ASK_TO_WRITE
 
+MISMATCH = "does not match its checksum"
+"""The problem of a file whose bytes have changed."""
 _COPY = "restore the directory from a copy made whole"
 _ANEW = f"{_COPY}, or begin the run anew in another directory"
 

@@ -9,14 +9,14 @@ from torch import Tensor
 from offbeat.core.layout import Layout
 from offbeat.core.model import Model
 from offbeat.core.module_tensors import found_by_name
-from offbeat.runs.damage import damage, reading
+from offbeat.runs.damage import MISMATCH, damage, reading
 from offbeat.runs.durable_files import write_pieces
 from offbeat.runs.own_files import replacing
-from offbeat.runs.packing import CHECKSUM, intact, packed_pieces, read_pieces, signed
+from offbeat.runs.packing import intact, packed_pieces, read_pieces, signed
+from offbeat.runs.tensor_format import CHECKSUM
 
 ON_DEVICE = "on_device"
 """Key of the names, as JSON, of the tensors of a checkpoint's state that were not on the CPU."""
-MISMATCH = "does not match its checksum"
 
 
 def write_tensors(

@@ -8,8 +8,9 @@ import torch
 
 from offbeat.core.errors import RunError
 from offbeat.core.model import Tensors
+from offbeat.net.server.read_updates import read_update
 from offbeat.net.server.state_files import UpdateLog
-from offbeat.net.server.stored_updates import UPDATES, read_update
+from offbeat.net.server.stored_updates import UPDATES
 
 
 def update(value: float, size: int = 1000) -> Tensors:

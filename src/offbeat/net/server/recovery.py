@@ -12,8 +12,9 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.read_updates import recorded_update
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
-from offbeat.net.server.stored_updates import NEWEST, Stored, recorded_update
+from offbeat.net.server.stored_updates import NEWEST, Stored
 from offbeat.runs.checkpoint_tensors import read_version, restore_model
 from offbeat.runs.damage import damage, reading
 from offbeat.runs.record import RunRecord

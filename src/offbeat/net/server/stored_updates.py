@@ -7,20 +7,21 @@ site that has withdrawn.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offbeat.core.errors import DamageError, OffbeatError
-from offbeat.core.events import Arrived, TaskId
-from offbeat.core.learner import DAMAGED, LocalResult
-from offbeat.core.model import Tensors
+from offbeat.core.events import TaskId
 from offbeat.runs.damage import damage, reading
-from offbeat.runs.packing import read_packed
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import DATABASE
-from offbeat.runs.store import Statement
+from offbeat.runs.tensor_format import TensorBytes, read_contents
+
+if TYPE_CHECKING:
+    from offbeat.runs.store import Statement
 
 UPDATES = "updates.log"
 """Name of the file of large updates in a state directory."""
@@ -30,8 +31,8 @@ TABLES = tuple(
     f"CREATE TABLE IF NOT EXISTS {name}(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)"
     for name in (NEWEST, KEPT)
 )
-_KEEP: Statement = (f"INSERT OR REPLACE INTO {KEPT} SELECT * FROM {NEWEST}", [()])
-_FORGET: tuple[Statement, Statement] = (f"DELETE FROM {NEWEST}", [()]), (f"DELETE FROM {KEPT}", [()])
+_KEEP: "Statement" = (f"INSERT OR REPLACE INTO {KEPT} SELECT * FROM {NEWEST}", [()])
+_FORGET: "tuple[Statement, Statement]" = (f"DELETE FROM {NEWEST}", [()]), (f"DELETE FROM {KEPT}", [()])
 
 Stored = tuple[Any, Any, Any]
 """An update's tensors if it is small, else where the file has them and how many bytes."""
@@ -41,7 +42,7 @@ class UpdateDamageError(OffbeatError):
     """Damage of an update's tensors, without which its run can go on."""
 
 
-def at_checkpoint(keep: bool) -> list[Statement]:
+def at_checkpoint(keep: bool) -> "list[Statement]":
     """What becomes of the updates that are in the model of a checkpoint."""
     newest, kept = _FORGET
     return [_KEEP, newest] if keep else [newest, kept]
@@ -83,56 +84,35 @@ class StoredUpdates:
         return None
 
 
-def read_update(directory: Path, begin: int, size: int) -> Tensors:
-    """Read a large update, each tensor into memory of its own.
+def _contents(record: RunRecord, stored: Stored) -> TensorBytes:
+    """What is stored of an update. Raises `DamageError` or `UpdateDamageError` for a damaged one."""
+    data, begin, size = stored
+    place = nullcontext(BytesIO(data)) if data is not None else opened_update(record.path, begin, size)
+    with place as file:
+        try:
+            return read_contents(file, size if data is None else len(data))
+        except ValueError as error:
+            raise UpdateDamageError(str(error)) from None
+
+
+@contextmanager
+def opened_update(directory: Path, begin: int, size: int) -> Iterator[BufferedIOBase]:
+    """Context with the file of large updates at the place of one.
 
     Args:
         directory: The state directory.
-        begin: Where it begins, as `append` returned it.
+        begin: Where it begins.
         size: Its number of bytes.
 
     Raises:
         DamageError: The file does not reach so far, as in a copy made while the server was writing.
-        UpdateDamageError: What is there is no update, or does not match its checksum.
     """
     path = directory / UPDATES
     with reading(path), path.open("rb") as file:
         if not 0 <= begin <= begin + size <= os.fstat(file.fileno()).st_size:
             raise damage(path, "does not have what run.db says")
         file.seek(begin)
-        return _read(file, size)
-
-
-def _read(file: BufferedIOBase, size: int) -> Tensors:
-    try:
-        return read_packed(file, size)
-    except ValueError as error:
-        raise UpdateDamageError(str(error)) from None
-
-
-def read_stored(record: RunRecord, stored: Stored) -> Tensors:
-    """The tensors of an update. Raises `DamageError` or `UpdateDamageError` for a damaged one."""
-    data, begin, size = stored
-    return read_update(record.path, begin, size) if data is None else _read(BytesIO(data), len(data))
-
-
-def recorded_update(
-    record: RunRecord, stored: Stored | None, on_damage: Callable[[TaskId, Exception], None], event: Arrived
-) -> LocalResult:
-    """The update that arrived; `DAMAGED` where its tensors are, which `on_damage` is told.
-
-    Raises `DamageError` where the run has no such update.
-    """
-    if stored is not None:
-        try:
-            saved = read_stored(record, stored)
-        except UpdateDamageError as error:
-            on_damage(event.task, error)
-            return DAMAGED
-        if int(saved["task"]) == event.task:
-            lr, shared = float(saved["lr"][0]), saved.get("shared")
-            return LocalResult(saved["delta"], saved["integers"], event.metrics, lr, shared)
-    raise no_update(record, event.task)
+        yield file
 
 
 def no_update(record: RunRecord, task: TaskId) -> DamageError:
@@ -151,9 +131,11 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
         missing.discard(task)
         path = record.path / (DATABASE if stored[0] is not None else UPDATES)
         try:
-            saved = read_stored(record, stored)
-            if int(saved["task"]) != task:
-                raise ValueError(f"it is the one of task {int(saved['task'])}")
+            saved = _contents(record, stored)
+            if not saved.intact:
+                raise ValueError("the tensors do not match their checksum")
+            if (own := int.from_bytes(saved.data["task"], "little")) != task:
+                raise ValueError(f"it is the one of task {own}")
         except DamageError as error:
             yield str(error)
         except (UpdateDamageError, ValueError, KeyError, TypeError, RuntimeError) as error:

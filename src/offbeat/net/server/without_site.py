@@ -18,8 +18,9 @@ from offbeat.core.validation import did_you_mean
 from offbeat.experiment import PreparedRun
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.read_updates import recorded_update
 from offbeat.net.server.server_options import ServerOptions
-from offbeat.net.server.stored_updates import StoredUpdates, recorded_update
+from offbeat.net.server.stored_updates import StoredUpdates
 from offbeat.runs.checkpoint_tensors import restore_model
 from offbeat.runs.record import Checkpoint, RunRecord
 
