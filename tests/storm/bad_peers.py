@@ -201,7 +201,7 @@ def framed(message: FromSite) -> list[bytes]:
     from offbeat.net.wire.writer import frames
 
     outgoing = serialize(message)
-    return list(frames([outgoing.envelope], outgoing.body))
+    return [frame for frame, _ in frames([outgoing.envelope], outgoing.body)]
 
 
 class Fuzzer:
