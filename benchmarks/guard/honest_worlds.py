@@ -13,9 +13,9 @@ at which the rule of collapse finds that the model has collapsed. Each of them i
 
 An update whose own model, where its client's training has ended, has a loss of more than twice the first one
 is of a client whose training diverges: where the guard refuses it, that is counted as `diverged`, and is no
-false alarm. A training that does not work without the guard is counted apart: one of its losses is above a
-thousand times the first or not finite, or the median accuracy of the second half of its evaluations is not
-above the first, or all training data are of one class, so that there is nothing to learn.
+false alarm. A training that does not work without the guard is counted apart, by the rule of `metric_worlds`:
+the accuracy loses half of its gain, or the loss never falls, or one is not finite; or all training data are
+of one class, so that there is nothing to learn.
 What is in --out already is kept, so an interrupted call goes on. `--first` begins with another world: laws
 and rules were tuned on worlds below 70,000 and from 1,000,000 on, and judged on those from 70,000 on.
 
@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from metric_worlds import trains
 from torch import nn
 
 import offbeat as ob
@@ -44,8 +45,8 @@ FIELDS = (
     "skipped", "rolled_back", "collapsed", "works", "first_loss", "last_loss", "reason",
 )  # fmt: skip
 CLASSES, FEATURES, NORM = 5, 12, "parameter_norm"
-OVERFLOWING = 1000.0
-"""A loss this many times the first is of a training that diverges: overfitting does not raise it so far."""
+FEWEST = 10
+"""Evaluations of a run of which one can say whether it trains."""
 SPREAD = {"kind": "random"}
 
 
@@ -243,16 +244,11 @@ def without_guard(run_with: Callable[[Any], ob.Run]) -> Sequence[Mapping[str, An
 
 
 def works(metrics: Sequence[Mapping[str, Any]], classes: int) -> bool:
-    """Whether a training works, by its accuracies: one that overfits does, although its losses rise.
-
-    `classes` is the number of classes in the training data.
-    """
-    if classes < 2 or not metrics or any(row["loss"] is None for row in metrics):
+    """Whether a training works; `classes` is the number of classes in the training data."""
+    if classes < 2 or len(metrics) < FEWEST:
         return False
-    losses = np.array([row["loss"] for row in metrics])
-    accuracies = [row["accuracy"] for row in metrics]
-    learned = float(np.median(accuracies[len(accuracies) // 2 :])) > accuracies[0]
-    return learned and bool((losses <= OVERFLOWING * losses[0]).all())
+    course = {name: np.array([row[name] for row in metrics], dtype=float) for name in ("loss", "accuracy")}
+    return trains(("accuracy",), course) == "trains"
 
 
 def main() -> None:
