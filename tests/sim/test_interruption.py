@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import offbeat as ob
 from offbeat.core.learner import LocalTask
+from offbeat.runs.checkpoint_tensors import read_version
 from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import RunStore
+from offbeat.runs.verify import named_files, verify
 from tests.ended import ended_files
 from tests.forks import Fork
 from tests.options import FEW
@@ -119,6 +122,21 @@ def test_the_checkpoint_holds_what_the_run_needs(learner: ob.TorchLearner, tmp_p
     resumed = ob.resume(directory, algorithm, CALM, learner, until=UNTIL, workers=1)
     assert outcome(resumed) == outcome(whole)
     assert on_disk(directory) == on_disk(tmp_path / "whole")
+
+
+def test_the_version_to_go_back_to_is_not_rounded(learner: ob.TorchLearner, tmp_path: Path) -> None:
+    """Tasks are on their way from it, whose base clients were sent rounded."""
+    wire = ob.Wire(down="bfloat16")
+    begin(tmp_path, make("fedasync"), Interrupting(learner, [0]), wire=wire, guard=ob.Guard())
+    saved = checkpoint(tmp_path)
+    assert saved.good == 0
+    assert 0 in saved.bases.values()
+    initial = learner.initial(4)
+    versions = [read_version(initial.layout, tmp_path, 0, number) for number in ("float32", "bfloat16")]
+    assert torch.equal(versions[0].values, initial.values)
+    assert torch.equal(versions[1].values, initial.rounded("bfloat16").values)
+    assert set(named_files(saved)) <= tensor_files(tmp_path)
+    assert verify(tmp_path).problems == []
 
 
 @pytest.mark.bits

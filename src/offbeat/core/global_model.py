@@ -41,6 +41,7 @@ class GlobalModel:
 
     Attributes:
         release: As given.
+        down: As given.
         guard: Checks the updates before they arrive, and the versions; None means nothing does.
         domains: The domains of the model's buffers.
         condemned: The held updates that have turned out to be absurd, which are left out of their versions.
@@ -64,7 +65,7 @@ class GlobalModel:
         self._root_training = algorithm.aggregator.root_training
         self.release: Release = release or EachUpdate()
         self.model = model.sharing(algorithm.objective.shared_vectors)
-        self.version, self._down = version, down
+        self.version, self.down = version, down
         # What clients are sent of the current version, once it was rounded.
         self._rounded: Model | None = None
         # The version from which each task trains that is in training, or may be brought back.
@@ -142,7 +143,7 @@ class GlobalModel:
     @property
     def sent(self) -> Model:
         """The current version as clients are sent it."""
-        if self._down == "float32":
+        if self.down == "float32":
             return self.model
         if self._rounded is None:
             self._rounded = self.as_sent(self.model)
@@ -150,7 +151,7 @@ class GlobalModel:
 
     def as_sent(self, model: Model) -> Model:
         """A version as clients are sent it."""
-        return model.rounded(self._down)
+        return model.rounded(self.down)
 
     def dispatch(self, task: TaskId) -> Model:
         """Start a task from the current version, which is held until the task ends."""
@@ -279,7 +280,7 @@ class GlobalModel:
         assert self.good is not None
         assert self.good.version == event.to
         # A version that tasks train from is one object: arithmetic skips what starts at the model itself.
-        sent = self.versions() if self._down == "float32" else {}
+        sent = self.versions() if self.down == "float32" else {}
         alive = {**sent, self.version: self.model}.get(event.to)
         self.model, self.version, self._rounded = alive or self.good.load(), version, None
         for memory in (self.memory, *self.step_memories):

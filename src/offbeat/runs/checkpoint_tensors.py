@@ -16,6 +16,7 @@ from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.server import Server
+from offbeat.core.wire_types import NumberType
 from offbeat.runs.damage import reading
 from offbeat.runs.files import ON_DEVICE, read_file, read_tensors
 from offbeat.runs.record import Checkpoint
@@ -65,8 +66,9 @@ def restore_model(
 
     def base(version: int) -> Model:
         if version not in versions:
+            found = read_version(layout, directory, version, tensors.down).to(device)
             # What clients were sent is in the file; rounded again, it is the same.
-            versions[version] = tensors.as_sent(read_version(layout, directory, version).to(device))
+            versions[version] = tensors.as_sent(found)
         return versions[version]
 
     tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}
@@ -90,9 +92,9 @@ def restore_model(
         )  # fmt: skip
 
 
-def read_version(layout: Layout, directory: Path, version: Version) -> Model:
-    """Read the content of a version from its file. Raises `DamageError` where that is damaged."""
-    path = directory / version_file(version)
+def read_version(layout: Layout, directory: Path, version: Version, number: NumberType = "float32") -> Model:
+    """Read a version, or what clients were sent of it, from its file. Raises `DamageError`."""
+    path = directory / version_file(version, number)
     with reading(path):
         return _model(layout, read_tensors(path))
 

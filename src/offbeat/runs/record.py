@@ -16,6 +16,7 @@ from msgspec import ValidationError, convert, structs
 from offbeat.core.errors import UsageError, has_diverged, reason_of
 from offbeat.core.journal import Row, expand
 from offbeat.core.printable import printable
+from offbeat.core.wire_types import NumberType
 from offbeat.documents import user_path
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table
@@ -56,6 +57,7 @@ class Checkpoint:
         client_bytes: Bytes of each client's state.
         guard: State of the guard, as its `save` gave it; None means there is none.
         good: Version to which a rollback goes. None means that there is none.
+        number: Type of number of the versions of `bases`, `updates` and `fresh`.
     """
 
     journal: int
@@ -69,6 +71,7 @@ class Checkpoint:
     client_bytes: dict[int, int]
     guard: Any
     good: int | None
+    number: NumberType = "float32"
 
 
 # Keys of a recipe's data that only a simulation uses.

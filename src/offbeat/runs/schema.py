@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from offbeat.core.events import ClientResults
 from offbeat.core.metric_names import finite
+from offbeat.core.wire_types import NumberType
 
 FORMAT = 1
 """The format of a run's directory."""
@@ -107,9 +108,9 @@ def client_metrics(evaluation: int, results: ClientResults) -> list[ClientMetric
     ]
 
 
-def version_file(version: int) -> str:
-    """Name of the file of a base version."""
-    return f"version-{version}.safetensors"
+def version_file(version: int, number: NumberType = "float32") -> str:
+    """Name of the file of a version, or of what clients were sent of it as another type of number."""
+    return f"version-{version}{'' if number == 'float32' else f'-{number}'}.safetensors"
 
 
 def update_file(task: int) -> str:

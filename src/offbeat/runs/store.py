@@ -305,7 +305,7 @@ class RunStore:
             "state": names[0], "bases": bases, "fresh": fresh, "updates": updates,
             "clients": states, "client_bytes": clients.sizes(),
             "guard": tensors.guard.save() if tensors.guard else None,
-            "good": tensors.good.version if tensors.good else None,
+            "good": tensors.good.version if tensors.good else None, "number": tensors.down,
         }  # fmt: skip
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
@@ -395,7 +395,7 @@ class RunStore:
         state.update({f"noise.{k}": v for k, v in tensors.release.memory.items()})
         files = {f"state-{self._length}.safetensors": state}
         for version, base in tensors.versions().items():
-            files[version_file(version)] = _model_tensors(base)
+            files[version_file(version, base.number)] = _model_tensors(base)
         for task, update in tensors.updates.items():
             files[update_file(task)] = {"delta": update.delta, "integers": update.integers}
             if update.shared is not None:

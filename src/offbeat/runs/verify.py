@@ -130,10 +130,11 @@ def _consecutive(record: RunRecord) -> int:
 def named_files(checkpoint: Checkpoint) -> list[str]:
     """The files that a checkpoint needs; that of the current version it does not."""
     based = [version for version, _, _ in checkpoint.updates.values()]
-    good = [] if checkpoint.good is None else [checkpoint.good]
-    versions = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based, *good} - {checkpoint.version}
+    sent = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based} - {checkpoint.version}
+    good = set() if checkpoint.good in (None, checkpoint.version) else {version_file(checkpoint.good)}
+    versions = sorted({version_file(version, checkpoint.number) for version in sent} | good)
     updates = [update_file(task) for task in checkpoint.updates]
-    return [checkpoint.state, *map(version_file, sorted(versions)), *updates, *checkpoint.clients.values()]
+    return [checkpoint.state, *versions, *updates, *checkpoint.clients.values()]
 
 
 def _exposed(directory: Path) -> str | None:
