@@ -97,18 +97,41 @@ def test_a_sender_waits_for_acknowledgements_and_small_messages_pass() -> None:
     assert writer.transfer.arrived == sent
 
 
+def test_an_acknowledgement_that_comes_late_is_not_of_the_next_body() -> None:
+    writer = MessageWriter()
+    for task in (1, 2):
+        writer.put(UpdateSubmission(task, 1, torch.zeros(100_000), NONE))
+
+    def send() -> None:
+        while writer.ready:
+            writer.frame()
+            writer.written()
+
+    def arrived() -> tuple[str, int]:
+        assert writer.transfer is not None
+        return writer.transfer.what, writer.transfer.arrived
+
+    send()
+    for chunks in (2, 4, 6):
+        writer.acknowledged(chunks * LEAST_CHUNK)
+        send()
+    writer.acknowledged(400_000)
+    assert arrived() == ("the update of task 2", 0)
+    writer.acknowledged(400_000 + LEAST_CHUNK)
+    assert arrived() == ("the update of task 2", LEAST_CHUNK)
+
+
 def test_a_window_has_a_least_and_a_most() -> None:
-    writer, most = MessageWriter(), 0
+    writer, most, acknowledged, under_way = MessageWriter(), 0, 0, 0
     for task in range(12):
         writer.put(UpdateSubmission(task, 1, torch.zeros(20 << 20), NONE))
-        under_way = 0
         while not writer.empty:
             if writer.ready:
                 under_way += len(pb.Frame.FromString(writer.frame()).chunk.data)
                 writer.written()
                 most = max(most, under_way)
             else:
-                assert writer.transfer is not None
-                writer.acknowledged(writer.transfer.done)
+                acknowledged += under_way
+                writer.acknowledged(acknowledged)
                 under_way = 0
     assert MOST_WINDOW - (1 << 20) < most <= MOST_WINDOW

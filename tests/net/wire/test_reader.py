@@ -13,7 +13,7 @@ from offbeat.core.layout import Entry, Layout
 from offbeat.net.messages import FromSite, Heartbeat, Register, TaskFailed, UpdateReady, UpdateSubmission
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.limits import LEAST_CHUNK, Limits
 from offbeat.net.wire.reader import MessageReader, ReadResult
 from offbeat.net.wire.serialization import serialize
 from offbeat.net.wire.writer import frames
@@ -158,9 +158,9 @@ def test_messages_pass_between_the_chunks_of_a_body():
     receiver = greeted()
     read = receiver.feed(first)
     assert announced(read) == 400_008
-    assert not read.has_chunk
-    assert receiver.feed(rest[0]) == ReadResult([], has_chunk=True)
-    assert receiver.feed(framed(Heartbeat(3, 4))[0]) == ReadResult([(Heartbeat(3, 4), 0)], has_chunk=False)
+    assert not read.chunk
+    assert receiver.feed(rest[0]) == ReadResult([], chunk=LEAST_CHUNK)
+    assert receiver.feed(framed(Heartbeat(3, 4))[0]) == ReadResult([(Heartbeat(3, 4), 0)])
     ((last, size),) = [receiver.feed(frame) for frame in rest[1:]][-1].messages
     assert isinstance(last, UpdateSubmission)
     assert size == 400_008
@@ -176,7 +176,7 @@ def test_where_in_its_frame_a_body_is_announced_makes_no_difference(turned: bool
         for f, _ in frames(envelopes[::-1] if turned else envelopes, serialize(message).body, lambda: 65536)
     ]
     assert [announced(r) for r in read] == [400_008, *[0] * 7]
-    assert [r.has_chunk for r in read] == [False, *[True] * 7]
+    assert [r.chunk > 0 for r in read] == [False, *[True] * 7]
     (beat, nothing), (came, size) = [m for r in read for m in r.messages]
     assert (beat, nothing, size) == (Heartbeat(3, 4), 0, 400_008)
     assert isinstance(came, UpdateSubmission)

@@ -28,8 +28,8 @@ from offbeat.net.wire.writer import MOST_WINDOW, MessageWriter
 Out = TypeVar("Out", FromSite, FromServer)
 In = TypeVar("In", FromSite, FromServer)
 ACKNOWLEDGED_SHARE, ACKNOWLEDGE_EVERY = 32, 5.0
-"""The part of what a connection has carried, half of a window, and the seconds, after which more of a body is
-acknowledged: on a slow line a window takes longer than a peer waits."""
+"""The part of what was acknowledged, half of a window, and the seconds, after which more is: on a slow
+line a window takes longer than a peer waits."""
 MOST_BODIES = 2
 """Unprocessed messages with a body, at most."""
 _LOST = ("", "slow", "deadline", "replaced", "credential", "revoked", "ours")
@@ -75,7 +75,7 @@ class Connection(Generic[Out, In]):
         self._put: Callable[[In, Callable[[], None]], None] = lambda *item: self._inbox.append(item)
         self._unprocessed = self._bodies = 0
         self._reserved, self._without_chunk = 0, 0.0
-        # Bytes of frames with chunks that have come, and of the body under way how much was acknowledged.
+        # Bytes of bodies that have come, and that were acknowledged.
         self._received = self._acknowledged = 0
         self._acknowledged_at = 0.0
         # An event is set when something has changed in its direction.
@@ -277,7 +277,7 @@ class Connection(Generic[Out, In]):
 
     async def _take(self, frame: bytes) -> None:
         read = self._reader.feed(frame)
-        if read.has_chunk or read.announced is not None:
+        if read.chunk or read.announced is not None:
             self._without_chunk = 0.0
         await self._throttle(len(frame), len(read.messages))
         if read.unfinished:
@@ -289,10 +289,9 @@ class Connection(Generic[Out, In]):
             await self._budget.take(read.announced.size)
             self._reserved = read.announced.size
             await self._begin(read.announced)
-        if read.has_chunk:
-            self._received += len(frame)
+        self._received += read.chunk
+        self._acknowledge()
         if self._reader.body is not None:
-            self._acknowledge(self._reader.body)
             await self._save(self._reader.body)
         if read.whole is not None and (read.whole.file is not None or self._unfinished.has(self.site)):
             await asyncio.to_thread(self._unfinished.forget, self.site, read.whole)
@@ -312,13 +311,14 @@ class Connection(Generic[Out, In]):
         self._in.set()
         await _until(self._in, lambda: self._ending is not None or self._has_room())
 
-    def _acknowledge(self, body: IncomingBody) -> None:
-        """Tell the peer how much of a body has come, when that is due: it sends only so much without that."""
-        now, new = asyncio.get_running_loop().time(), body.received - self._acknowledged
-        share = min(max(LEAST_CHUNK, self._received // ACKNOWLEDGED_SHARE), MOST_WINDOW // 2)
-        if new >= share or (new and now - self._acknowledged_at >= ACKNOWLEDGE_EVERY):
-            self._acknowledged, self._acknowledged_at = body.received, now
-            self._writer.acknowledge(body.received)
+    def _acknowledge(self) -> None:
+        """Tell the peer how much of its bodies has come, when that is due: it sends only so much without."""
+        now, new = asyncio.get_running_loop().time(), self._received - self._acknowledged
+        share = min(max(LEAST_CHUNK, self._acknowledged // ACKNOWLEDGED_SHARE), MOST_WINDOW // 2)
+        late = self._reader.under_way and now - self._acknowledged_at >= ACKNOWLEDGE_EVERY
+        if new >= share or (new and late):
+            self._acknowledged, self._acknowledged_at = self._received, now
+            self._writer.acknowledge(self._received)
             self._out.set()
 
     async def _begin(self, body: IncomingBody) -> None:
@@ -327,9 +327,7 @@ class Connection(Generic[Out, In]):
         if self._reader.resumes:
             fill = partial(self._unfinished.resume, self.site)
             await asyncio.to_thread(self._reader.resume, fill)
-            self._acknowledged = body.received
             return
-        self._acknowledged = 0
         if self._unfinished.has(self.site):
             await asyncio.to_thread(self._unfinished.supersede, self.site, body.kind)
 

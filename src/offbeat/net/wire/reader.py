@@ -52,13 +52,13 @@ class _UnderWay:
 class ReadResult(Generic[M]):
     """The whole messages that a frame completes, each with the bytes of its body.
 
-    `announced` is a body that the frame announces; `has_chunk`: it has a part of one. `whole` is the body
-    that it completes, and `unfinished` what the peer has of bodies that were sent to it. `acknowledged` is
-    how much the peer has of the body that is being sent to it.
+    `chunk` is the number of bytes of a body that are in it, `announced` a body that the frame announces and
+    `whole` one that it completes. `unfinished` is what the peer has of bodies that were sent to it.
+    `acknowledged` is how many bytes of bodies have come to the peer over the connection.
     """
 
     messages: list[tuple[M, int]]
-    has_chunk: bool
+    chunk: int = 0
     announced: IncomingBody | None = None
     whole: IncomingBody | None = None
     unfinished: list[pb.Body] = field(default_factory=list)
@@ -106,7 +106,7 @@ class MessageReader(Generic[M]):
     def feed(self, frame: bytes) -> ReadResult[M]:
         """Read a frame. Raises `ProtocolError`."""
         parsed = parse(frame, self._limits.envelope)
-        read: ReadResult[M] = ReadResult([], parsed.data is not None)
+        read: ReadResult[M] = ReadResult([], 0 if parsed.data is None else len(parsed.data))
         read.unfinished, read.acknowledged = parsed.unfinished, parsed.acknowledged
         for envelope in parsed.envelopes:
             self._envelope(envelope, read)

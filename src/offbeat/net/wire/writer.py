@@ -40,7 +40,7 @@ ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags of Frame.envelope and Fr
 UNFINISHED_TAG, ACKNOWLEDGED_TAG = 0x1A, 0x20  # and of Frame.unfinished and Frame.acknowledged
 SUM_TAG, DATA_TAG = 0x09, 0x12  # and of Chunk.sum and Chunk.data
 LEAST_WINDOW, MOST_WINDOW, _SHARE = 2 * LEAST_CHUNK, 16 << 20, 16
-"""Bytes of a body that may be under way without an acknowledgement, and their share of what was carried.
+"""Bytes of bodies that may be under way without an acknowledgement, and their share of those with one.
 
 A connection that is reset loses what is under way. So a link that carries little loses little.
 """
@@ -51,14 +51,14 @@ _EVERYTHING, _EVALUATION = object(), object()
 class MessageWriter:
     """Queue of messages to a peer.
 
-    `chunk` is the size of a body's chunks. None means that they grow with what the connection has carried,
+    `chunk` is the size of a body's chunks. None means that they grow with what the peer has acknowledged,
     and that the next one waits for an acknowledgement (`ready`) where too much is under way.
     """
 
     def __init__(self, chunk: int | None = None) -> None:
         self._chunk = chunk
-        # Bytes of bodies that the connection has carried; of the last, how much was sent and acknowledged.
-        self._carried = self._position = self._acknowledged = 0
+        # Bytes of bodies that were sent and acknowledged, and those sent before the begin of the last body.
+        self._total = self._acknowledged = self._before = 0
         # The acknowledgement that is to be sent.
         self._answer: int | None = None
         self._waiting: deque[Message] = deque()
@@ -89,7 +89,7 @@ class MessageWriter:
         """Whether something can be sent now: a chunk may have to wait for an acknowledgement."""
         if self._next is None or self._answer is not None:
             return not self.empty
-        under_way = self._position - self._acknowledged + self._next[1]
+        under_way = self._total - self._acknowledged + self._next[1]
         return under_way <= self._window or self._chunk is not None or self._passing() is not None
 
     @property
@@ -105,17 +105,15 @@ class MessageWriter:
         """Note what the peer has of bodies that were sent to it: the next ones go on from there."""
         self._peer_has, self._tries = unfinished, len(unfinished)
 
-    def acknowledge(self, position: int) -> None:
-        """Tell the peer how much of the body that it sends has come."""
-        self._answer = position
+    def acknowledge(self, total: int) -> None:
+        """Tell the peer how many bytes of bodies have come over the connection."""
+        self._answer = total
 
-    def acknowledged(self, position: int) -> None:
-        """Note how much of the body that is being sent has come."""
-        position = min(position, self._position)
-        if position > self._acknowledged and self._sent is not None:
-            self._carried += position - self._acknowledged
-            self._acknowledged = position
-            self._sent = replace(self._sent, arrived=position)
+    def acknowledged(self, total: int) -> None:
+        """Note how many bytes of bodies have come, of those that the connection has carried."""
+        self._acknowledged = max(self._acknowledged, min(total, self._total))
+        if self._sent is not None and (arrived := self._acknowledged - self._before) > self._sent.arrived:
+            self._sent = replace(self._sent, arrived=arrived)
 
     def written(self) -> None:
         """Note that the last frame was sent."""
@@ -131,8 +129,8 @@ class MessageWriter:
     def frame(self) -> bytes:
         """The next frame; `empty` must be false. Raises `ValueError` for a message that cannot be sent."""
         if self._answer is not None:
-            position, self._answer = self._answer, None
-            return bytes((ACKNOWLEDGED_TAG,)) + _varint(position)
+            total, self._answer = self._answer, None
+            return bytes((ACKNOWLEDGED_TAG,)) + _varint(total)
         if self._next is None:
             self._start()
         elif (place := self._passing()) is not None:
@@ -142,7 +140,7 @@ class MessageWriter:
             return pb.Frame(envelopes=[serialize(passing).envelope]).SerializeToString()
         assert self._next is not None
         (frame, self._in_frame), self._next = self._next, next(self._body, None)
-        self._position += self._in_frame
+        self._total += self._in_frame
         return frame
 
     def _start(self) -> None:
@@ -163,8 +161,7 @@ class MessageWriter:
                     # A comparison takes time, and what does not fit the first bodies fits none.
                     self._tries -= 1
                     offset, checksum = _resumed(outgoing, self._peer_has)
-                self._carried += self._position - self._acknowledged
-                self._position = self._acknowledged = offset
+                self._before = self._total - offset
                 self._sent = transfer(message, offset, size, offset)
         unfinished, self._unfinished = self._unfinished, ()
         self._body = frames(envelopes, body, self._size, unfinished, offset, checksum)
@@ -173,7 +170,7 @@ class MessageWriter:
     @property
     def _window(self) -> int:
         """Bytes of a body that may be under way."""
-        return max(LEAST_WINDOW, min(MOST_WINDOW, self._carried // _SHARE))
+        return max(LEAST_WINDOW, min(MOST_WINDOW, self._acknowledged // _SHARE))
 
     def _size(self) -> int:
         """Bytes of the next chunk."""
