@@ -1,6 +1,10 @@
 """Bodies whose connections end go on from where they were; nobody else gets them, and they are bounded."""
 
+import asyncio
+import os
+from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -12,12 +16,16 @@ from xxhash import xxh3_64
 from offbeat.core.layout import Entry, Layout
 from offbeat.core.model import Model
 from offbeat.net.messages import TaskAssignment, UpdateSubmission
-from offbeat.net.transport import ProtocolError
+from offbeat.net.transport import CloseReason, ProtocolError
+from offbeat.net.wire import connection as connection_module
 from offbeat.net.wire import unfinished
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire import writer as writer_module
+from offbeat.net.wire.connection import Connection
 from offbeat.net.wire.limits import LEAST_CHUNK, Limits
+from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.serialization import serialize
 from offbeat.net.wire.unfinished import IncomingBody, UnfinishedBodies
 from offbeat.net.wire.writer import MessageWriter
 from tests.sampling import examples
@@ -280,3 +288,66 @@ def test_a_transfer_that_takes_long_is_written_while_it_comes(tmp_path: Path) ->
     (told,) = UnfinishedBodies(tmp_path).told("north")
     assert (told.offset, told.sum) == (150_000, body.checksum.intdigest())
     assert body.saved == 150_000
+
+
+def test_what_another_connection_has_written_behind_is_written_over(tmp_path: Path) -> None:
+    here, data = UnfinishedBodies(tmp_path), memoryview(bytes(range(250)) * 200)
+    here.keep("north", incoming(0))
+    (told,) = here.told("north")
+    for _ in range(2):
+        body = IncomingBody("update_submission", incoming(0).parts, [memoryview(bytearray(1_200_072))])
+        here.resume("north", body, told)
+        body.checksum.update(data)
+        body.add(data)
+        here.save("north", body)
+    (found,) = UnfinishedBodies(tmp_path).told("north")
+    assert (found.offset, found.sum) == (150_000, body.checksum.intdigest())
+
+
+@pytest.mark.parametrize("kind", ["", "checksum"])
+def test_a_connection_that_ends_while_a_body_is_written_leaves_one_file_or_none(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that writes goes on when its task is cancelled."""
+    monkeypatch.setattr(connection_module, "SAVE_EVERY", 0.0)
+    writing, go_on, sync, calls = Event(), Event(), os.fsync, count()
+
+    def slow(number: int) -> None:
+        # The first two calls are for the announcement and for the first chunk.
+        if next(calls) == 2:
+            writing.set()
+            go_on.wait()
+        sync(number)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    here, writer = UnfinishedBodies(tmp_path), MessageWriter()
+    writer.put(update())
+
+    class Stream:
+        async def read(self) -> bytes:
+            if not writer.ready:
+                await asyncio.Event().wait()
+            return writer.frame()
+
+        async def write(self, frame: bytes) -> None:
+            pass
+
+    async def story() -> None:
+        reader: MessageReader[Any] = MessageReader("site", Limits(), registered=True)
+        connection: Connection[Any, Any] = Connection(
+            "north", Stream(), reader, Limits(), MemoryBudget(1 << 30), here
+        )
+        await asyncio.to_thread(writing.wait)
+        connection.abort(CloseReason("lost", kind))
+        ended = asyncio.create_task(connection.ended())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.2, go_on.set)
+        await ended
+
+    asyncio.run(story())
+    told = here.told("north")
+    assert len(list(tmp_path.iterdir())) == len(told) == (kind == "")
+    if told:
+        whole = serialize(update()).body[0]
+        assert told[0].sum == xxh3_64(whole[: told[0].offset]).intdigest()

@@ -187,9 +187,9 @@ class Connection(Generic[Out, In]):
         # A closed connection keeps no tensors.
         self._transfers = self._under_way()
         self._tasks, self._writer = [], MessageWriter()
-        if (body := self._reader.drop()) is not None and self._is_of_use(body):
-            keep = asyncio.to_thread(self._unfinished.keep, self.site, body)
-            self._keeping = asyncio.create_task(keep)
+        if (body := self._reader.drop()) is not None:
+            end = self._unfinished.keep if self._is_of_use(body) else self._unfinished.forget
+            self._keeping = asyncio.create_task(_after(self._keeping, partial(end, self.site, body)))
         if self._keeping is not None:
             # The next connection is told what was kept here, so the end waits for it.
             await asyncio.shield(self._keeping)
@@ -336,7 +336,10 @@ class Connection(Generic[Out, In]):
         now = asyncio.get_running_loop().time()
         if now - self._saved >= SAVE_EVERY:
             self._saved = now
-            await asyncio.to_thread(self._unfinished.save, self.site, body)
+            save = partial(self._unfinished.save, self.site, body)
+            # The thread goes on where the connection ends meanwhile; what the end does comes after it.
+            self._keeping = asyncio.create_task(_after(self._keeping, save))
+            await asyncio.shield(self._keeping)
 
     def _release(self, size: int) -> None:
         """A message of `size` bytes has been processed."""
@@ -355,6 +358,13 @@ class Connection(Generic[Out, In]):
             wait = max(wait, self._bytes.take(float(size)))
         if wait:
             await asyncio.sleep(wait)
+
+
+async def _after(before: asyncio.Task[None] | None, act: Callable[[], None]) -> None:
+    """Do something in a thread, after what another task does."""
+    if before is not None:
+        await before
+    await asyncio.to_thread(act)
 
 
 async def _until(change: asyncio.Event, ready: Callable[[], bool]) -> None:

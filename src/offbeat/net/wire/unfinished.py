@@ -145,7 +145,11 @@ class UnfinishedBodies:
                 self._directory.mkdir(mode=0o700, exist_ok=True)
                 body.file = self._directory / f"{peer}-{secrets.token_hex(6)}{_SUFFIX}"
                 body.file.write_bytes(msgspec.json.encode([body.kind, body.parts]) + b"\n")
-            with body.file.open("ab") as file:
+            with body.file.open("r+b") as file:
+                # A connection that went on with it before may have written more.
+                file.readline()
+                file.seek(body.saved, os.SEEK_CUR)
+                file.truncate()
                 for view in between(body.memory, body.saved, body.received):
                     file.write(view)
                 file.flush()
@@ -188,7 +192,7 @@ class UnfinishedBodies:
         raise ProtocolError(f"{body.kind} goes on behind {offset} bytes, which are not here", "size")
 
     def forget(self, peer: str, body: IncomingBody) -> None:
-        """Delete what is here of a body that has come whole."""
+        """Delete what is here of a body that has come whole, or is of no use."""
         if body.file is not None:
             with suppress(OSError):
                 body.file.unlink(missing_ok=True)
