@@ -178,13 +178,16 @@ def test_a_simulation_and_an_archived_run(tmp_path: Path) -> None:
         ob.World(seconds_per_step=1.0),
         ob.NoTraining(4, 3),
         until=ob.Until(tasks=40),
+        wire=ob.Wire(down="bfloat16"),
         out=tmp_path / "run",
     )
+    assert list((tmp_path / "run").glob("version-*-bfloat16.safetensors"))
     for copies in ("before", "after"):
         made = backup(tmp_path / "run", tmp_path / copies)
         restore(tmp_path / copies, tmp_path / f"from-{copies}")
         assert list(read_run(tmp_path / f"from-{copies}").rows()) == list(read_run(tmp_path / "run").rows())
         assert made.copy.manifest.status == "finished"
+        assert verify(tmp_path / f"from-{copies}").problems == []
         with patch("offbeat.runs.journal_archive.ROWS", 64):
             archive(tmp_path / "run", 0.0)
     assert read_run(tmp_path / "from-after").has_table("journal_archive")
