@@ -25,6 +25,7 @@ from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.service import SMALL, Service
 from offbeat.net.transport import OnChannel
+from offbeat.net.wire.unfinished import DIRECTORY
 from offbeat.sim.replay import replay
 from offbeat.testing.network import Faults, MemoryNetwork
 from tests.ended import ended_files
@@ -544,6 +545,8 @@ def test_a_site_that_starts_again_delivers_the_update_it_kept(
         assert store.pending is not None
         store.close()
         trained.clear()
+        (tmp_path / "site" / DIRECTORY).mkdir()
+        (tmp_path / "site" / DIRECTORY / "server-0.part").write_text("of an evaluation's model")
         server = asyncio.create_task(served(store.pending.update.task + 3))
         reason = await asyncio.wait_for(join(network.connect("a"), data[0], state=tmp_path / "site"), 300)
         assert await server == reason
@@ -552,6 +555,7 @@ def test_a_site_that_starts_again_delivers_the_update_it_kept(
     kept = asyncio.run(lives())
     assert kept not in trained
     assert kept + 1 in trained
+    assert not (tmp_path / "site" / DIRECTORY).exists()
     arrived = [row.task for row in ob.read_run(directory).rows() if row.name == "arrived"]
     assert arrived == list(range(kept + 3))
     check_run(directory, algorithm)

@@ -1,6 +1,7 @@
 """Join a run as a site."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from offbeat.net.client.told_statistics import ToldStatistics
 from offbeat.net.client.worker import Prepare
 from offbeat.net.clock import Clock
 from offbeat.net.run_spec import read_run_spec
+from offbeat.net.wire.unfinished import DIRECTORY
 from offbeat.runs.durable_files import sync_directory
 from offbeat.runs.files import write_tensors
 from offbeat.runs.permissions import why_unwritable
@@ -136,7 +138,11 @@ async def join(
         give_up_after=give_up_after, keep=keep,
         sent_log=SentLog(None if state is None else user_path(state), site.policy),
     )  # fmt: skip
-    return await client.run()
+    reason = await client.run()
+    if state is not None:
+        # Nobody goes on with a model of a run that has ended.
+        await asyncio.to_thread(shutil.rmtree, user_path(state) / DIRECTORY, ignore_errors=True)
+    return reason
 
 
 def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:

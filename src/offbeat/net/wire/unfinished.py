@@ -205,13 +205,6 @@ class UnfinishedBodies:
             for kept in [each for each in self._kept.get(peer, ()) if each.kind == kind]:
                 self._remove(peer, kept)
 
-    def clear(self) -> None:
-        """Delete all of them."""
-        with self._lock:
-            for peer, kept in self._kept.items():
-                for each in list(kept):
-                    self._remove(peer, each)
-
     def _find(self, path: Path) -> None:
         """Take a file that another process has left; one that cannot be read stays as it is."""
         with suppress(OSError, msgspec.DecodeError), path.open("rb") as file:
