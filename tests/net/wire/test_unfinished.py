@@ -278,6 +278,13 @@ def test_a_directory_that_cannot_be_written_costs_only_the_resuming(
     assert link.carry(update()) is not None
 
 
+def test_files_are_their_owners(tmp_path: Path) -> None:
+    here = UnfinishedBodies(tmp_path / "transfers")
+    here.keep("north", incoming(0))
+    (file,) = (tmp_path / "transfers").iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (file.parent, file)] == [0o700, 0o600]
+
+
 def test_a_transfer_that_takes_long_is_written_while_it_comes(tmp_path: Path) -> None:
     here, body = UnfinishedBodies(tmp_path), incoming(0)
     here.save("north", body)

@@ -21,6 +21,7 @@ from xxhash import xxh3_64
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import between
+from offbeat.runs.own_files import make_new
 
 DIRECTORY = "transfers"
 """Where the files are, in a run's directory and in a site's state."""
@@ -144,7 +145,8 @@ class UnfinishedBodies:
             if body.file is None:
                 self._directory.mkdir(mode=0o700, exist_ok=True)
                 body.file = self._directory / f"{peer}-{secrets.token_hex(6)}{_SUFFIX}"
-                body.file.write_bytes(msgspec.json.encode([body.kind, body.parts]) + b"\n")
+                with os.fdopen(make_new(body.file), "wb") as file:
+                    file.write(msgspec.json.encode([body.kind, body.parts]) + b"\n")
             with body.file.open("r+b") as file:
                 # A connection that went on with it before may have written more.
                 file.readline()
