@@ -155,13 +155,15 @@ class GlobalModel:
 
     def dispatch(self, task: TaskId) -> Model:
         """Start a task from the current version, which is held until the task ends."""
-        self.bases[task] = (self.version, self.sent)
-        return self.sent
+        sent = self.sent
+        self.bases[task] = (self.version, sent)
+        return sent
 
     def send(self, task: TaskId) -> Model:
         """Send a task the current version to merge, which is held until its update is used."""
-        self.fresh[task] = (self.version, self.sent)
-        return self.sent
+        sent = self.sent
+        self.fresh[task] = (self.version, sent)
+        return sent
 
     def arrive(self, task: Task, result: LocalResult) -> None:
         """Hold a task's update, unless it is `DAMAGED`: then its task is aggregated without it."""
