@@ -22,10 +22,10 @@ from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import Guard, UpdateGuard, all_finite, norms_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.core.number_types import NumberType
 from offbeat.core.release import EachUpdate, Release
 from offbeat.core.root import ROOT_UPDATE, TrainRoot
 from offbeat.core.schedule import Task
-from offbeat.core.wire_types import NumberType
 
 
 class GlobalModel:

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from offbeat.core.errors import UsageError
 from offbeat.core.layout import Layout
 from offbeat.core.module_tensors import ModuleTensors, PlainNames
-from offbeat.core.wire_types import NumberType, rounded
+from offbeat.core.number_types import NumberType
+from offbeat.core.wire_types import rounded
 
 Tensors = dict[str, Tensor]
 """Named tensors: the memory of a part, the state of a client. Saved and restored with a run."""

@@ -1,6 +1,6 @@
 """The types of number in which values travel between a server and its clients."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from pydantic import BeforeValidator
@@ -8,9 +8,9 @@ from torch import Tensor
 
 from offbeat.core.errors import RunError
 from offbeat.core.layout import Layout
+from offbeat.core.number_types import NumberType
 from offbeat.core.validation import checked_dataclass
 
-NumberType = Literal["float32", "bfloat16", "float16"]
 DTYPES: dict[NumberType, torch.dtype] = {
     "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16,
 }  # fmt: skip

@@ -15,8 +15,8 @@ from offbeat.core.good_version import GoodVersion
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.core.number_types import NumberType
 from offbeat.core.server import Server
-from offbeat.core.wire_types import NumberType
 from offbeat.runs.damage import reading
 from offbeat.runs.files import ON_DEVICE, read_file, read_tensors
 from offbeat.runs.record import Checkpoint

@@ -15,8 +15,8 @@ from msgspec import ValidationError, convert, structs
 
 from offbeat.core.errors import UsageError, has_diverged, reason_of
 from offbeat.core.journal import Row, expand
+from offbeat.core.number_types import NumberType
 from offbeat.core.printable import printable
-from offbeat.core.wire_types import NumberType
 from offbeat.documents import user_path
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table

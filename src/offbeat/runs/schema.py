@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from offbeat.core.events import ClientResults
 from offbeat.core.metric_names import finite
-from offbeat.core.wire_types import NumberType
+from offbeat.core.number_types import NumberType
 
 FORMAT = 1
 """The format of a run's directory."""

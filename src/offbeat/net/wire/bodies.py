@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.layout import Entry, Layout
-from offbeat.core.wire_types import NumberType
+from offbeat.core.number_types import NumberType
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.limits import Limits
