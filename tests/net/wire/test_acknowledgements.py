@@ -135,3 +135,24 @@ def test_a_window_has_a_least_and_a_most() -> None:
                 writer.acknowledged(acknowledged)
                 under_way = 0
     assert MOST_WINDOW - (1 << 20) < most <= MOST_WINDOW
+
+
+def test_a_peer_that_acknowledges_nothing_is_ended_although_it_takes_heartbeats() -> None:
+    async def story() -> str:
+        frames, limits = list[pb.Frame](), Limits(stall=0.3, messages_per_second=1e6)
+        nothing: asyncio.Queue[bytes] = asyncio.Queue()
+        site = end(Pipe(asyncio.Queue(), nothing, frames), "server", limits)
+        site.send(UpdateSubmission(1, 1, torch.zeros(1_000_000), NONE))
+
+        async def beats() -> None:
+            while True:
+                site.send(Heartbeat())
+                await asyncio.sleep(0.05)
+
+        beating = asyncio.create_task(beats())
+        ending = await site.ended()
+        beating.cancel()
+        assert sum(len(frame.chunk.data) for frame in frames) == LEAST_WINDOW
+        return ending.reason
+
+    assert asyncio.run(story()) == "the peer has acknowledged nothing of a body for 0.3 s"

@@ -89,6 +89,8 @@ class Connection(Generic[Out, In]):
         self._bytes = TokenBucket(limits.bytes_per_second) if limits.bytes_per_second else None
         self._drain: asyncio.TimerHandle | None = None
         self._reading, self._writing = Deadline(self._nothing_comes), Deadline(self._nothing_goes)
+        # A peer that takes small messages and acknowledges no chunk is ended, too.
+        self._arriving, self._awaited = Deadline(self._nothing_arrives), False
         # What was under way at the end.
         self._transfers: tuple[Transfer, ...] = ()
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
@@ -184,6 +186,7 @@ class Connection(Generic[Out, In]):
             self._drain.cancel()
         self._reading.close()
         self._writing.close()
+        self._arriving.close()
         # A closed connection keeps no tensors.
         self._transfers = self._under_way()
         self._tasks, self._writer = [], MessageWriter()
@@ -235,6 +238,7 @@ class Connection(Generic[Out, In]):
                 await self._stream.write(self._writer.frame())
                 self._writing.end()
                 self._writer.written()
+                self._await_acknowledgement()
         except ChannelClosedError as error:
             self.abort(CloseReason.of(error))
         except (ValueError, TypeError) as error:
@@ -275,6 +279,17 @@ class Connection(Generic[Out, In]):
         """End the connection of a peer that has read nothing for too long."""
         self.abort(CloseReason(f"the peer has read nothing for {self._limits.stall:g} s", "slow"))
 
+    def _nothing_arrives(self) -> None:
+        """End the connection of a peer that has acknowledged nothing for too long."""
+        reason = f"the peer has acknowledged nothing of a body for {self._limits.stall:g} s"
+        self.abort(CloseReason(reason, "slow"))
+
+    def _await_acknowledgement(self) -> None:
+        """Give the peer its time from the moment at which a chunk has to wait."""
+        if self._writer.waits and not self._awaited:
+            self._awaited = True
+            self._arriving.begin(self._limits.stall)
+
     async def _take(self, frame: bytes) -> None:
         read = self._reader.feed(frame)
         if read.chunk or read.announced is not None:
@@ -283,7 +298,10 @@ class Connection(Generic[Out, In]):
         if read.unfinished:
             self._writer.peer_has(read.unfinished)
         if read.acknowledged is not None:
-            self._writer.acknowledged(read.acknowledged)
+            if self._writer.acknowledged(read.acknowledged):
+                self._awaited = False
+                self._arriving.end()
+                self._await_acknowledgement()
             self._out.set()
         if read.announced is not None:
             await self._budget.take(read.announced.size)

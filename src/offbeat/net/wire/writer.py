@@ -89,8 +89,14 @@ class MessageWriter:
         """Whether something can be sent now: a chunk may have to wait for an acknowledgement."""
         if self._next is None or self._answer is not None:
             return not self.empty
-        under_way = self._total - self._acknowledged + self._next[1]
-        return under_way <= self._window or self._chunk is not None or self._passing() is not None
+        return not self.waits or self._passing() is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the next chunk waits for an acknowledgement."""
+        if self._next is None or self._chunk is not None:
+            return False
+        return self._total - self._acknowledged + self._next[1] > self._window
 
     @property
     def transfer(self) -> Transfer | None:
@@ -109,11 +115,12 @@ class MessageWriter:
         """Tell the peer how many bytes of bodies have come over the connection."""
         self._answer = total
 
-    def acknowledged(self, total: int) -> None:
-        """Note how many bytes of bodies have come, of those that the connection has carried."""
-        self._acknowledged = max(self._acknowledged, min(total, self._total))
+    def acknowledged(self, total: int) -> bool:
+        """Note how many bytes of bodies have come; whether they are more than before."""
+        before, self._acknowledged = self._acknowledged, max(self._acknowledged, min(total, self._total))
         if self._sent is not None and (arrived := self._acknowledged - self._before) > self._sent.arrived:
             self._sent = replace(self._sent, arrived=arrived)
+        return self._acknowledged > before
 
     def written(self) -> None:
         """Note that the last frame was sent."""
