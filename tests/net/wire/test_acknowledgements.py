@@ -155,4 +155,4 @@ def test_a_peer_that_acknowledges_nothing_is_ended_although_it_takes_heartbeats(
         assert sum(len(frame.chunk.data) for frame in frames) == LEAST_WINDOW
         return ending.reason
 
-    assert asyncio.run(story()) == "the peer has acknowledged nothing of a body for 0.3 s"
+    assert asyncio.run(story()) == "the peer has acknowledged nothing of a body for 0.6 s"

@@ -281,14 +281,17 @@ class Connection(Generic[Out, In]):
 
     def _nothing_arrives(self) -> None:
         """End the connection of a peer that has acknowledged nothing for too long."""
-        reason = f"the peer has acknowledged nothing of a body for {self._limits.stall:g} s"
+        reason = f"the peer has acknowledged nothing of a body for {2 * self._limits.stall:g} s"
         self.abort(CloseReason(reason, "slow"))
 
     def _await_acknowledgement(self) -> None:
-        """Give the peer its time from the moment at which a chunk has to wait."""
+        """Give the peer its time from the moment at which a chunk has to wait.
+
+        It is longer than that of one that reads nothing, which is ended for this reason.
+        """
         if self._writer.waits and not self._awaited:
             self._awaited = True
-            self._arriving.begin(self._limits.stall)
+            self._arriving.begin(2 * self._limits.stall)
 
     async def _take(self, frame: bytes) -> None:
         read = self._reader.feed(frame)
