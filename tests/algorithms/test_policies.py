@@ -284,6 +284,19 @@ def test_starts_are_as_many_as_the_subsets_it_is_held_against():
     assert STARTS >= 30
 
 
+def test_random_starts_become_fewer_where_a_swap_has_many_pairs(monkeypatch):
+    b = skewed(60, generator(8))
+    tried = []
+    swapped = label_variance._swapped
+    monkeypatch.setattr(label_variance, "_swapped", lambda *given: tried.append(1) or swapped(*given))
+    monkeypatch.setattr(label_variance, "PAIRS", 20 * 40 * 3)  # of a swap, three times
+    few = omega(b[least_variance(b, 20)])
+    assert len(tried) == 1 + 3  # the subset that was grown, and three random ones
+    monkeypatch.setattr(label_variance, "PAIRS", 0)
+    assert omega(b[least_variance(b, 20)]) >= few
+    assert len(tried) == 4 + 1
+
+
 # ---- what is refused ----
 
 

@@ -13,6 +13,9 @@ subsets, all of them are looked at. Else swaps of one device against another imp
 from several starts: the subset that grows by the best device at a time, and 30 random ones. These are always
 the same for the same n and R, so that the answer depends on the labels alone. It is never worse than the best
 of the 30, and rarely worse than the best of all; how rarely, tests/algorithms/test_policies.py says.
+
+A swap looks at R (n − R) pairs, and a random start needs up to about R swaps. Where there are many pairs, fewer
+random starts are taken, so that a choice among thousands of devices takes seconds.
 """
 
 from collections.abc import Sequence
@@ -26,8 +29,10 @@ from offbeat.core.streams import Purpose, stream
 
 # Up to this number of subsets, the search looks at all of them.
 EXACT = 20_000
-# Swaps start from this number of random subsets.
+# Swaps start from this number of random subsets,
 STARTS = 30
+# or from fewer, if they would look at more than this number of pairs in their first swaps.
+PAIRS = 2_000_000
 
 Vectors = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.intp]
@@ -81,7 +86,8 @@ def _search(v: Vectors, count: int) -> Indices:
     # The key is fixed, so the starts are always the same.
     rng = stream(0, Purpose.SCHEDULE, n, count)
     starts = [_grown(v, gram, count)]
-    starts += [np.isin(np.arange(n), rng.permutation(n)[:count]) for _ in range(STARTS)]
+    few = min(STARTS, PAIRS // (count * (n - count)))
+    starts += [np.isin(np.arange(n), rng.permutation(n)[:count]) for _ in range(few)]
     found = [_swapped(v, gram, start) for start in starts]
     values = [float(_squares(v[members].sum(axis=0))) for members in found]
     return np.flatnonzero(found[int(np.argmin(values))])
