@@ -1,11 +1,11 @@
 """The commands that read runs: report and replay."""
 
-import json
-import math
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.json import encode
 
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.common_options import (
@@ -187,10 +187,5 @@ def _print_journal(record: "RunRecord", kind: str | None) -> None:
     if kind is not None and kind not in known:
         raise UsageError(f"--kind {kind} is unknown{did_you_mean(kind, known)}")
     for row in record.rows():
-        entry = row.flat()
-        if kind is None or entry["kind"] == wanted.get(kind) or entry["name"] == kind:
-            print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        if kind is None or row.kind == wanted.get(kind) or row.name == kind:
+            sys.stdout.write(f"{encode(row.flat()).decode()}\n")

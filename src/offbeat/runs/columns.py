@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from math import isfinite
 from typing import Annotated, Any, Required, TypedDict
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import DecodeError, Meta, Struct, ValidationError, convert
+from msgspec.json import Decoder, decode
 
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import numbers, problem_of_name
@@ -201,28 +202,28 @@ _DATA: dict[str, Any] = {
 }
 """The type of `data` in a journal row, by the row's name; `data` may have more keys."""
 
+_DECODERS = {name: Decoder(kind) for name, kind in _DATA.items()}
+_MAPPING = Decoder(dict[str, Any])
+
 
 def journal_row(*columns: Any) -> Row:
     """Make a row from its columns, of which `data` is JSON. Raises `ValidationError` or `ValueError`."""
     read = convert(columns, _JournalColumns)
-    row = Row(
+    if not isfinite(read.t):
+        raise ValueError(f"t = {read.t} in journal row {read.seq}")
+    data = _data(read) if read.data is not None or read.name in _DATA else None
+    return Row(
         read.seq, read.t, read.kind, read.name, read.client, read.task, read.base, read.version,
-        read.staleness, read.steps, json.loads(read.data) if read.data else None,
+        read.staleness, read.steps, data,
     )  # fmt: skip
-    if not isfinite(row.t):
-        raise ValueError(f"t = {row.t} in journal row {row.seq}")
-    if row.data is not None or row.name in _DATA:
-        _check(row)
-    return row
 
 
-def _check(row: Row) -> None:
-    """Check the `data` of a row."""
-    data = row.data or {}
+def _data(row: _JournalColumns) -> dict[str, Any] | None:
+    """The values of a row that are JSON, checked."""
+    text = row.data or "{}"
     try:
-        kind = _DATA.get(row.name, dict[str, Any])
-        convert(data, kind)
-        if kind is Found:
+        data: dict[str, Any] = _values(text, row.name)
+        if row.name in ("arrived", "ready"):
             _check_names(data)
         if row.name == "aggregate" and "spent" in data:
             convert(data["spent"], float)
@@ -237,6 +238,20 @@ def _check(row: Row) -> None:
             raise ValueError(
                 f"journal row {row.seq} has {count} clients, and other numbers of what they have"
             )
+    return data if row.data else None
+
+
+def _values(text: str, name: str) -> Any:
+    """The values of JSON, which have the types of a row's name."""
+    try:
+        values = decode(text)
+    except DecodeError:
+        # A learner's metrics may be infinite, which only Python's own reader takes.
+        values = json.loads(text)
+        convert(values, _DATA.get(name, dict[str, Any]))
+    else:
+        _DECODERS.get(name, _MAPPING).decode(text)
+    return values
 
 
 def metric_row(*columns: Any) -> Metric:

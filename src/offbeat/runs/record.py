@@ -196,12 +196,21 @@ class RunRecord(Presentation):
             self.path,
             lambda database: _made("journal", journal_row, read_journal(database, last + 1)),
         )
-        wanted = (self._possible(row) for row in rows if row.seq > last and kind in (None, row.kind))
-        found = islice((each for row in wanted for each in expand(row, last)), limit)
+        found = islice(self._wanted(rows, kind, last), limit)
         return map(self._row_from_origin, found) if self.origin else found
 
     def _row_from_origin(self, row: Row) -> Row:
         return structs.replace(row, t=max(0.0, row.t - self.origin))
+
+    def _wanted(self, rows: Iterator[Row], kind: str | None, last: int) -> Iterator[Row]:
+        """The rows after `last` and of a kind, each with a client that the run has."""
+        for row in rows:
+            if row.seq <= last or kind not in (None, row.kind):
+                continue
+            if row.client is None or row.client >= MOST_CLIENTS:
+                yield from expand(self._possible(row), last)
+            else:
+                yield row
 
     def _possible(self, row: Row) -> Row:
         """A row whose clients the run has. Raises `DamageError` for another one."""

@@ -14,8 +14,8 @@ from several starts: the subset that grows by the best device at a time, and 30 
 the same for the same n and R, so that the answer depends on the labels alone. It is never worse than the best
 of the 30, and rarely worse than the best of all; how rarely, tests/algorithms/test_policies.py says.
 
-A swap looks at R (n − R) pairs, and a random start needs up to about R swaps. Where there are many pairs, fewer
-random starts are taken, so that a choice among thousands of devices takes seconds.
+A swap looks at R (n − R) pairs, and a random start needs up to about R swaps. Where there are many pairs,
+fewer random starts are taken, so that a choice among thousands of devices takes seconds.
 """
 
 from collections.abc import Sequence
