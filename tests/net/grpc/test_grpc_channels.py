@@ -45,7 +45,7 @@ NAMED = (("offbeat-site", "evil"),)
 
 def framed(message: FromSite) -> list[bytes]:
     outgoing = serialize(message)
-    return [frame for frame, _ in frames([outgoing.envelope], outgoing.body)]
+    return [frame for frame, _ in frames(pb.Frame(envelopes=[outgoing.envelope]), outgoing.body)]
 
 
 HELLO = framed(Register(1, 1))[0]

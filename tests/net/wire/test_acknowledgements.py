@@ -121,6 +121,36 @@ def test_an_acknowledgement_that_comes_late_is_not_of_the_next_body() -> None:
     assert arrived() == ("the update of task 2", LEAST_CHUNK)
 
 
+def test_a_small_body_its_message_and_an_acknowledgement_are_one_frame() -> None:
+    def sent() -> list[pb.Frame]:
+        """The frames of an update whose peer acknowledges all of it."""
+        writer.put(UpdateSubmission(1, 1, torch.zeros(250_000), NONE))
+        found = []
+        while not writer.empty:
+            found.append(pb.Frame.FromString(writer.frame()))
+            writer.written()
+            writer.acknowledged(1 << 40)
+        return found
+
+    writer = MessageWriter()
+    first = sent()
+    assert first[0].envelopes
+    assert not first[0].HasField("chunk")
+    # It is small beside what the connection has carried.
+    for _ in range(40):
+        sent()
+    writer.acknowledge(LEAST_CHUNK - 1, due=False)
+    assert writer.empty
+    (frame,) = sent()
+    assert [len(frame.chunk.data), len(frame.envelopes)] == [1_000_000, 1]
+    assert not frame.HasField("acknowledged")
+    writer.acknowledge(LEAST_CHUNK, due=False)
+    assert writer.empty
+    (frame,) = sent()
+    assert frame.acknowledged == writer.answered == LEAST_CHUNK
+    assert writer.empty
+
+
 def test_a_window_has_a_least_and_a_most() -> None:
     writer, most, acknowledged, under_way = MessageWriter(), 0, 0, 0
     for task in range(12):

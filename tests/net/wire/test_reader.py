@@ -33,7 +33,9 @@ def result(values: int = 100_000, integers: int = 1, shared: int | None = None) 
 
 def framed(message: FromSite, size: int = 64 << 10) -> list[bytes]:
     outgoing = serialize(message)
-    return [frame for frame, _ in frames([outgoing.envelope], outgoing.body, lambda: size)]
+    return [
+        frame for frame, _ in frames(pb.Frame(envelopes=[outgoing.envelope]), outgoing.body, lambda _: size)
+    ]
 
 
 def announced(read: ReadResult[FromSite]) -> int:
@@ -170,11 +172,8 @@ def test_messages_pass_between_the_chunks_of_a_body():
 def test_where_in_its_frame_a_body_is_announced_makes_no_difference(turned: bool):
     message = result()
     envelopes = [serialize(Heartbeat(3, 4)).envelope, serialize(message).envelope]
-    receiver = greeted()
-    read = [
-        receiver.feed(f)
-        for f, _ in frames(envelopes[::-1] if turned else envelopes, serialize(message).body, lambda: 65536)
-    ]
+    head, receiver = pb.Frame(envelopes=envelopes[::-1] if turned else envelopes), greeted()
+    read = [receiver.feed(frame) for frame, _ in frames(head, serialize(message).body, lambda _: 65536)]
     assert [announced(r) for r in read] == [400_008, *[0] * 7]
     assert [r.chunk > 0 for r in read] == [False, *[True] * 7]
     (beat, nothing), (came, size) = [m for r in read for m in r.messages]

@@ -204,7 +204,8 @@ def test_what_the_server_says_arrives(said: list[FromServer]):
 def test_frames_are_protobuf_and_protobufs_own_are_read(before: int, message: FromSite, size: int):
     outgoing = serialize(message)
     beats = [serialize(Heartbeat(3, steps)).envelope for steps in range(before)]
-    for frame, carried in frames([*beats, outgoing.envelope], outgoing.body, lambda: size):
+    head = pb.Frame(envelopes=[*beats, outgoing.envelope])
+    for frame, carried in frames(head, outgoing.body, lambda _: size):
         theirs = pb.Frame.FromString(frame)
         assert theirs.envelopes or theirs.HasField("chunk")
         parsed = parse(frame, 1 << 20)

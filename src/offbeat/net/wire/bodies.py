@@ -32,7 +32,7 @@ _DTYPES = {
     pb.Part.INT64: torch.int64, pb.Part.UINT32: torch.int32, pb.Part.BYTES: torch.uint8,
 }  # fmt: skip
 _ALONE = ([MASKED], [SUM])
-_BODIES = {
+BODIES = {
     "update_submission": ([DELTA], [PAYLOAD], [MASKED]),
     "unmask_share": ([SUM],),
     "task_assignment": ([VALUES],),
@@ -71,13 +71,13 @@ def announced(
             )
     if not found and kind not in ("update_submission", "task_assignment", "evaluation_request"):
         return {}
-    if kind not in _BODIES:
-        raise ProtocolError(f"{kind} has a body, which only {', '.join(_BODIES)} may have", "size")
+    if kind not in BODIES:
+        raise ProtocolError(f"{kind} has a body, which only {', '.join(BODIES)} may have", "size")
     if (total := sum(part.bytes for part in parts)) > limits.body:
         raise ProtocolError(f"{kind} announces {total} bytes: at most {limits.body} are allowed", "size")
     order = list(found)
     rest = [[]] if order[:1] in _ALONE else [[INTEGERS], [INTEGERS, SHARED]]
-    if order[:1] not in _BODIES[kind] or order[1:] not in rest:
+    if order[:1] not in BODIES[kind] or order[1:] not in rest:
         raise ProtocolError(f"{kind} announces parts {order}: see the protocol for what it must have", "size")
     if any(part.bytes % _DTYPES[part.type].itemsize for part in parts):
         raise ProtocolError(f"{kind} announces a part that is not a whole number of values", "size")

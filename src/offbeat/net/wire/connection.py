@@ -75,8 +75,8 @@ class Connection(Generic[Out, In]):
         self._put: Callable[[In, Callable[[], None]], None] = lambda *item: self._inbox.append(item)
         self._unprocessed = self._bodies = 0
         self._reserved, self._without_chunk = 0, 0.0
-        # Bytes of bodies that have come, and that were acknowledged.
-        self._received = self._acknowledged = 0
+        # Bytes of bodies that have come.
+        self._received = 0
         self._acknowledged_at = 0.0
         # An event is set when something has changed in its direction.
         self._in, self._out = asyncio.Event(), asyncio.Event()
@@ -300,18 +300,18 @@ class Connection(Generic[Out, In]):
         await self._throttle(len(frame), len(read.messages))
         if read.unfinished:
             self._writer.peer_has(read.unfinished)
-        if read.acknowledged is not None:
-            if self._writer.acknowledged(read.acknowledged):
-                self._awaited = False
-                self._arriving.end()
-                self._await_acknowledgement()
+        if read.acknowledged is not None and self._writer.acknowledged(read.acknowledged):
+            self._awaited = False
+            self._arriving.end()
+            self._await_acknowledgement()
             self._out.set()
         if read.announced is not None:
             await self._budget.take(read.announced.size)
             self._reserved = read.announced.size
             await self._begin(read.announced)
-        self._received += read.chunk
-        self._acknowledge()
+        if read.chunk:
+            self._received += read.chunk
+            self._acknowledge()
         if self._reader.body is not None:
             await self._save(self._reader.body)
         if read.whole is not None and (read.whole.file is not None or self._unfinished.has(self.site)):
@@ -334,12 +334,14 @@ class Connection(Generic[Out, In]):
 
     def _acknowledge(self) -> None:
         """Tell the peer how much of its bodies has come, when that is due: it sends only so much without."""
-        now, new = asyncio.get_running_loop().time(), self._received - self._acknowledged
-        share = min(max(LEAST_CHUNK, self._acknowledged // ACKNOWLEDGED_SHARE), MOST_WINDOW // 2)
+        answered = self._writer.answered
+        now, new = asyncio.get_running_loop().time(), self._received - answered
+        share = min(max(LEAST_CHUNK, answered // ACKNOWLEDGED_SHARE), MOST_WINDOW // 2)
         late = self._reader.under_way and now - self._acknowledged_at >= ACKNOWLEDGE_EVERY
-        if new >= share or (new and late):
-            self._acknowledged, self._acknowledged_at = self._received, now
-            self._writer.acknowledge(self._received)
+        due = new >= share or late
+        self._writer.acknowledge(self._received, due=due)
+        if due:
+            self._acknowledged_at = now
             self._out.set()
 
     async def _begin(self, body: IncomingBody) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from offbeat.net.messages import FromServer, FromSite, Message
 from offbeat.net.transport import ProtocolError, Transfer, transfer
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.bodies import allocate, announced, read_layout
+from offbeat.net.wire.bodies import BODIES, allocate, announced, read_layout
 from offbeat.net.wire.fields import FROM_SERVER, FROM_SITE
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
 from offbeat.net.wire.serialization import deserialize, kind_of, read_fields
@@ -128,9 +128,13 @@ class MessageReader(Generic[M]):
     def _envelope(self, envelope: pb.Envelope, read: ReadResult[M]) -> None:
         kind = kind_of(envelope, self._allowed)
         self._check_order(kind)
-        has_layout = kind in _WITH_MODEL and getattr(envelope, kind).HasField("layout")
-        layout = read_layout(getattr(envelope, kind).layout, self._limits) if has_layout else None
-        fields = read_fields(envelope, kind)
+        content = getattr(envelope, kind)
+        has_layout = kind in _WITH_MODEL and content.HasField("layout")
+        layout = read_layout(content.layout, self._limits) if has_layout else None
+        fields = read_fields(kind, content)
+        if kind not in BODIES and not envelope.HasField("body"):
+            read.messages.append((cast(M, deserialize(kind, fields, None, {})), 0))
+            return
         parts = announced(kind, envelope.body.parts, layout or self._layout, self._limits)
         if parts and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.body.kind}", "frame")
@@ -267,6 +271,8 @@ def _read_chunk(frame: bytes, at: int, end: int) -> tuple[int, memoryview]:
 
 def _read_varint(frame: bytes, at: int, most: int = 5) -> tuple[int, int]:
     """A number of at most this many bytes, and the offset of its end."""
+    if at < len(frame) and (number := frame[at]) < 0x80:
+        return number, at + 1
     number = 0
     for shift, octet in zip(range(0, 7 * most, 7), frame[at : at + most], strict=False):
         number |= (octet & 0x7F) << shift

@@ -157,9 +157,9 @@ def kind_of(envelope: pb.Envelope, allowed: frozenset[str]) -> str:
     return kind
 
 
-def read_fields(envelope: pb.Envelope, kind: str) -> dict[str, Any]:
+def read_fields(kind: str, content: Any) -> dict[str, Any]:
     """The fields of a message, without its tensors. Raises `ProtocolError` for one that is out of range."""
-    return _READ[kind](kind, getattr(envelope, kind))
+    return _READ[kind](kind, content)
 
 
 def deserialize(kind: str, fields: dict[str, Any], layout: Layout | None, bodies: Bodies) -> Message:

@@ -1,7 +1,8 @@
 """Messages in, frames out: which frame is sent next, without sockets or clocks.
 
-Messages are sent in the order they were queued, those without a body in one frame with what follows. There is
-one exception: while a body of tensors is being sent, a message without a body is sent between two chunks,
+Messages are sent in the order they were queued, those without a body in one frame with what follows. A body
+that fits into one chunk is in the frame of its message, and so is the acknowledgement of what has come. There
+is one exception: while a body of tensors is being sent, a message without a body is sent between two chunks,
 unless it is about the same task as the body or as a message queued before it. So a recall does not wait for
 another task's model, and the messages of one task keep their order. A `Heartbeat` passes everything, and
 replaces an older one that is still queued.
@@ -59,8 +60,9 @@ class MessageWriter:
         self._chunk = chunk
         # Bytes of bodies that were sent and acknowledged, and those sent before the begin of the last body.
         self._total = self._acknowledged = self._before = 0
-        # The acknowledgement that is to be sent.
-        self._answer: int | None = None
+        # Bytes of bodies that have come, and that the peer was told of; and whether a frame must tell it.
+        self._received = self._answered = 0
+        self._due = False
         self._waiting: deque[Message] = deque()
         # The frames of the messages that are being sent, each with the bytes of the body that it has.
         self._body: Iterator[tuple[bytes, int]] = iter(())
@@ -70,9 +72,10 @@ class MessageWriter:
         self._tries = 0
         self._unfinished: Sequence[pb.Body] = ()
         self._subject: object = None
-        # The last message with a body, and the bytes of the body in the last frame.
+        # The last message with a body as it began, its bytes that were sent and have come, and those of the
+        # last frame.
         self._sent: Transfer | None = None
-        self._in_frame = 0
+        self._done = self._arrived = self._in_frame = 0
         self._told: Layout | None = None
 
     def __len__(self) -> int:
@@ -82,12 +85,12 @@ class MessageWriter:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to send."""
-        return not self._waiting and self._next is None and self._answer is None
+        return not self._waiting and self._next is None and not self._due
 
     @property
     def ready(self) -> bool:
         """Whether something can be sent now: a chunk may have to wait for an acknowledgement."""
-        if self._next is None or self._answer is not None:
+        if self._next is None or self._due:
             return not self.empty
         return not self.waits or self._passing() is not None
 
@@ -96,12 +99,17 @@ class MessageWriter:
         """Whether the next chunk waits for an acknowledgement."""
         if self._next is None or self._chunk is not None:
             return False
-        return self._total - self._acknowledged + self._next[1] > self._window
+        return self._next[1] > self._room
 
     @property
     def transfer(self) -> Transfer | None:
         """The last message with a body, as far as its frames were `written`; None means none."""
-        return self._sent
+        return self._sent and replace(self._sent, done=self._done, arrived=self._arrived)
+
+    @property
+    def answered(self) -> int:
+        """Bytes of bodies that have come, as the peer was told."""
+        return self._answered
 
     def tell(self, unfinished: Sequence[pb.Body]) -> None:
         """Tell the peer, with the next message, what is here of bodies that did not come whole."""
@@ -111,21 +119,20 @@ class MessageWriter:
         """Note what the peer has of bodies that were sent to it: the next ones go on from there."""
         self._peer_has, self._tries = unfinished, len(unfinished)
 
-    def acknowledge(self, total: int) -> None:
-        """Tell the peer how many bytes of bodies have come over the connection."""
-        self._answer = total
+    def acknowledge(self, total: int, *, due: bool = True) -> None:
+        """Tell the peer how many bytes of bodies have come: with the next message, or now if it is `due`."""
+        self._received = total
+        self._due = self._due or due
 
     def acknowledged(self, total: int) -> bool:
         """Note how many bytes of bodies have come; whether they are more than before."""
         before, self._acknowledged = self._acknowledged, max(self._acknowledged, min(total, self._total))
-        if self._sent is not None and (arrived := self._acknowledged - self._before) > self._sent.arrived:
-            self._sent = replace(self._sent, arrived=arrived)
+        self._arrived = max(self._arrived, self._acknowledged - self._before)
         return self._acknowledged > before
 
     def written(self) -> None:
         """Note that the last frame was sent."""
-        if self._sent is not None and self._in_frame:
-            self._sent, self._in_frame = replace(self._sent, done=self._sent.done + self._in_frame), 0
+        self._done, self._in_frame = self._done + self._in_frame, 0
 
     def put(self, message: Message) -> None:
         """Queue a message."""
@@ -135,9 +142,8 @@ class MessageWriter:
 
     def frame(self) -> bytes:
         """The next frame; `empty` must be false. Raises `ValueError` for a message that cannot be sent."""
-        if self._answer is not None:
-            total, self._answer = self._answer, None
-            return bytes((ACKNOWLEDGED_TAG,)) + _varint(total)
+        if self._due and (self._next is not None or not self._waiting):
+            return bytes((ACKNOWLEDGED_TAG,)) + _varint(self._answer())
         if self._next is None:
             self._start()
         elif (place := self._passing()) is not None:
@@ -146,9 +152,15 @@ class MessageWriter:
             del self._waiting[place]
             return pb.Frame(envelopes=[serialize(passing).envelope]).SerializeToString()
         assert self._next is not None
-        (frame, self._in_frame), self._next = self._next, next(self._body, None)
+        frame, self._in_frame = self._next
         self._total += self._in_frame
+        self._next = next(self._body, None)
         return frame
+
+    def _answer(self) -> int:
+        """The bytes of bodies that have come, of which the peer is told now."""
+        self._answered, self._due = self._received, False
+        return self._received
 
     def _start(self) -> None:
         """Begin with the first messages, up to one that has a body."""
@@ -169,9 +181,13 @@ class MessageWriter:
                     self._tries -= 1
                     offset, checksum = _resumed(outgoing, self._peer_has)
                 self._before = self._total - offset
-                self._sent = transfer(message, offset, size, offset)
-        unfinished, self._unfinished = self._unfinished, ()
-        self._body = frames(envelopes, body, self._size, unfinished, offset, checksum)
+                self._sent, self._done, self._arrived = transfer(message, offset, size), offset, offset
+        head = pb.Frame(envelopes=envelopes, unfinished=self._unfinished)
+        self._unfinished = ()
+        # The peer need not know of less. The first frame never waits for an acknowledgement itself.
+        if self._due or self._received - self._answered >= LEAST_CHUNK:
+            head.acknowledged = self._answer()
+        self._body = frames(head, body, self._size, offset, checksum)
         self._next = next(self._body)
 
     @property
@@ -179,10 +195,17 @@ class MessageWriter:
         """Bytes of a body that may be under way."""
         return max(LEAST_WINDOW, min(MOST_WINDOW, self._acknowledged // _SHARE))
 
-    def _size(self) -> int:
-        """Bytes of the next chunk."""
+    @property
+    def _room(self) -> int:
+        """Bytes of a body that may be sent now."""
+        return self._window - (self._total - self._acknowledged)
+
+    def _size(self, left: int) -> int:
+        """Bytes of the next chunk of a body of which so many are left."""
         if self._chunk is not None:
             return self._chunk
+        if left <= min(CHUNK, self._window // 2, self._room):
+            return left
         return max(LEAST_CHUNK, min(CHUNK, self._window // 4 // LEAST_CHUNK * LEAST_CHUNK))
 
     def _passing(self) -> int | None:
@@ -221,36 +244,34 @@ def _resumed(outgoing: OutgoingMessage, peer_has: Sequence[pb.Body]) -> tuple[in
 
 
 def frames(
-    envelopes: Sequence[pb.Envelope],
+    head: pb.Frame,
     body: Sequence[memoryview],
-    size: Callable[[], int] = lambda: CHUNK,
-    unfinished: Sequence[pb.Body] = (),
+    size: Callable[[int], int] = lambda _: CHUNK,
     offset: int = 0,
     checksum: xxh3_64 | None = None,
 ) -> Iterator[tuple[bytes, int]]:
     """The frames of messages of which only the last has a body, each with the bytes of the body in it.
 
-    A body that takes a while is announced by a frame of its own: a peer whose connection breaks before the
-    first chunk knows what it has missed. `size` says how large the next chunk is. The first `offset` bytes of
-    the body, whose `checksum` is given, are not sent.
+    A body of several chunks, or of a large one, is announced by a frame of its own: a peer whose
+    connection breaks before the first chunk knows what it has missed. `head` has the envelopes, `size`
+    gives the bytes of the next chunk for those that are left. The first `offset` bytes of the body, whose
+    `checksum` is given, are not sent.
     """
-    head, whole = (
-        pb.Frame(envelopes=envelopes, unfinished=unfinished).SerializeToString(),
-        sum(map(len, body)),
-    )
-    if whole > LEAST_CHUNK:
-        yield head, 0
-        head = b""
+    begin, whole = head.SerializeToString(), sum(map(len, body))
     checksum = checksum or xxh3_64()
+    # What the peer has of a body must be found there before its next chunk comes.
+    if offset or min(CHUNK, size(whole)) < whole:
+        yield begin, 0
+        begin = b""
     while offset < whole:
-        pieces = list(between(body, offset, offset + size()))
+        length = min(size(whole - offset), whole - offset)
+        pieces = body if length == whole else list(between(body, offset, offset + length))
         for piece in pieces:
             checksum.update(piece)
-        length = sum(map(len, pieces))
-        yield b"".join((head, _chunk_head(checksum.intdigest(), length), *pieces)), length
-        head, offset = b"", offset + length
-    if head:
-        yield head, 0
+        yield b"".join((begin, _chunk_head(checksum.intdigest(), length), *pieces)), length
+        begin, offset = b"", offset + length
+    if begin:
+        yield begin, 0
 
 
 def _chunk_head(checksum: int, length: int) -> bytes:
