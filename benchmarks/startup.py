@@ -24,6 +24,8 @@ CASES = {
     "import torch": [PYTHON, "-c", "import torch"],
     "import offbeat": [PYTHON, "-c", "import offbeat"],
     "import offbeat, use it": [PYTHON, "-c", "import offbeat; offbeat.simulate, offbeat.fedbuff"],
+    "import offbeat.net": [PYTHON, "-c", "import offbeat.net.client.join"],
+    "a site's first step": [PYTHON, "-c", "from offbeat.net.client.join import warm_up; warm_up()"],
     "offbeat --help": [*OFFBEAT, "--help"],
     "offbeat serve --help": [*OFFBEAT, "serve", "--help"],
     "offbeat --hlep": [*OFFBEAT, "--hlep"],
@@ -37,7 +39,10 @@ CASES = {
     "offbeat replay --print": [*OFFBEAT, "replay", RUN, "--print"],
     "offbeat run digits, 1 task": [*OFFBEAT, "run", "digits", "--set", "until.tasks=1"],
 }
-WITH_PYTORCH = {"import torch", "import offbeat, use it", "offbeat run digits, 1 task"}
+WITH_PYTORCH = {
+    "import torch", "import offbeat, use it", "import offbeat.net", "a site's first step",
+    "offbeat run digits, 1 task",
+}  # fmt: skip
 MOST = 0.35
 """Time of a command that needs no PyTorch over that of its import, at most."""
 

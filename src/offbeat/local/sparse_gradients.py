@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offbeat.local.fast.adam import FusedAdam
 from offbeat.local.fast.sgd import SGD
 
 
@@ -20,6 +21,8 @@ def takes_sparse(optimizer: Any) -> bool:
     """Whether an optimizer takes sparse gradients: PyTorch's three, and one of the user's own class."""
     if isinstance(optimizer, SGD):
         return not optimizer.weight_decay
+    if isinstance(optimizer, FusedAdam):
+        return False
     if isinstance(optimizer, torch.optim.SparseAdam):
         return True
     if isinstance(optimizer, torch.optim.SGD | torch.optim.Adagrad):

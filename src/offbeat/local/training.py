@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from math import cos, pi
 from typing import Annotated, Any, Literal, Self
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NUMBER, Count, NonNegative, Positive, PositiveShare, Share
 from offbeat.core.validation import checked_dataclass, did_you_mean
+from offbeat.local.fast.adam import FusedAdam
 from offbeat.local.fast.sgd import SGD
 
 
@@ -71,7 +73,7 @@ class CosineDecay:
 Decay = Annotated[ExponentialDecay | InverseDecay | CosineDecay, Field(discriminator="kind")]
 
 
-Optimizer = SGD | torch.optim.Optimizer
+Optimizer = SGD | FusedAdam | torch.optim.Optimizer
 
 
 MakeOptimizer = Callable[[list[Tensor], float], Optimizer]
@@ -84,7 +86,14 @@ _OPTIMIZERS = {
     and issubclass(kind, torch.optim.Optimizer)
     and name not in ("Optimizer", "LBFGS")
 }
-_FUSED = ("adam", "adamw")
+_SGD_OPTIONS = frozenset({"momentum", "weight_decay", "nesterov"})
+_ADAM_OPTIONS = frozenset({"betas", "eps", "weight_decay"})
+_OWN: dict[str, tuple[Callable[..., Optimizer], frozenset[str]]] = {
+    "sgd": (SGD, _SGD_OPTIONS),
+    "adam": (FusedAdam, _ADAM_OPTIONS),
+    "adamw": (partial(FusedAdam, decoupled=True), _ADAM_OPTIONS),
+}
+"""Optimizers that take PyTorch's steps without its classes, each with the options that it takes."""
 
 
 @checked_dataclass
@@ -213,16 +222,19 @@ class Training:
         parameters, options = list(parameters), dict(self.optimizer_options)
         if not isinstance(self.optimizer, str):
             return _of_parameters(self.optimizer(parameters, lr), parameters)
-        if self.optimizer == "sgd" and not options and self.precision != "float16":
-            return SGD(parameters, lr, self.momentum, self.weight_decay)
-        if self.momentum:
-            options["momentum"] = self.momentum
-        if self.weight_decay:
-            options["weight_decay"] = self.weight_decay
-        if self.optimizer in _FUSED:
-            options = {"weight_decay": self.weight_decay, "fused": self.device != "mps", **options}
+        options |= {n: v for n in ("momentum", "weight_decay") if (v := getattr(self, n))}
+        adam = self.optimizer in ("adam", "adamw")
+        if adam:
+            options.setdefault("weight_decay", 0.0)  # PyTorch's AdamW has another default.
+        kind: Callable[..., Optimizer] = _OPTIMIZERS[self.optimizer]
+        make, taken = _OWN.get(self.optimizer, (kind, frozenset()))
+        # The scaler of float16 calls PyTorch's own; the fused kernels are for other devices than mps.
+        if options.keys() - taken or self.precision == "float16" or self.device == "mps":
+            make = kind
+            if adam:
+                options.setdefault("fused", self.device != "mps")
         try:
-            return _OPTIMIZERS[self.optimizer](parameters, lr=lr, **options)  # type: ignore[call-arg]
+            return make(parameters, lr=lr, **options)
         except (TypeError, ValueError) as error:
             raise UsageError(f"optimizer = {self.optimizer!r} with {options}: {error}") from None
 

@@ -1,17 +1,21 @@
 """The SGD of local training takes the steps of PyTorch's own, to the bit."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from offbeat.core.errors import UsageError
 from offbeat.local.fast.sgd import SGD
+from offbeat.local.training import Training
 
 SHAPES = ((10, 1, 5, 5), (10,), (7, 3, 3, 3), (40, 33), ())
 
 
-def moved(kind: type, seed: int, steps: int, lr: float, momentum: float, weight_decay: float) -> list[Tensor]:
+def moved(kind: type, seed: int, steps: int, lr: float, **options: Any) -> list[Tensor]:
     """Parameters, of which some are laid out channels last, after steps with random gradients."""
     draw = torch.Generator().manual_seed(seed)
 
@@ -20,7 +24,7 @@ def moved(kind: type, seed: int, steps: int, lr: float, momentum: float, weight_
         return [t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t for t in made]
 
     parameters = [nn.Parameter(t) for t in tensors()]
-    optimizer = kind(parameters, lr, momentum=momentum, weight_decay=weight_decay)
+    optimizer = kind(parameters, lr, **options)
     for step in range(steps):
         optimizer.zero_grad()
         for place, (parameter, gradient) in enumerate(zip(parameters, tensors(), strict=True)):
@@ -37,10 +41,13 @@ def moved(kind: type, seed: int, steps: int, lr: float, momentum: float, weight_
     lr=st.floats(1e-4, 2.0),
     momentum=st.sampled_from([0.0, 0.5, 0.9]),
     weight_decay=st.sampled_from([0.0, 0.01]),
+    nesterov=st.booleans(),
 )
-def test_same_bits(seed: int, steps: int, lr: float, momentum: float, weight_decay: float):
-    ours = moved(SGD, seed, steps, lr, momentum, weight_decay)
-    theirs = moved(torch.optim.SGD, seed, steps, lr, momentum, weight_decay)
+def test_same_bits(
+    seed: int, steps: int, lr: float, momentum: float, weight_decay: float, nesterov: bool
+) -> None:
+    options = {"momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov and momentum > 0}
+    ours, theirs = (moved(kind, seed, steps, lr, **options) for kind in (SGD, torch.optim.SGD))
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -85,3 +92,8 @@ def test_another_goes_on_from_its_state(momentum: float):
     for optimizer in (a, c):
         optimizer.step()
     assert torch.equal(first, second)
+
+
+def test_nesterov_without_a_momentum_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"optimizer = 'sgd' with .*: nesterov needs a momentum"):
+        Training(optimizer_options={"nesterov": True}).build([nn.Parameter(torch.ones(2))], 0.1)

@@ -12,16 +12,30 @@ from torch import Tensor
 
 
 class SGD:
-    """With v := ρ v + (g + λ w), w := w − η v; v starts as the first such gradient.
+    """With d := g + λ w and v := ρ v + d, w := w − η v; v starts as the first d.
 
-    `momentum` is ρ, `weight_decay` λ, `lr` η. A parameter without a gradient stays as it is.
+    `momentum` is ρ, `weight_decay` λ, `lr` η. With `nesterov`, w := w − η (d + ρ v). A parameter without a
+    gradient stays as it is.
+
+    Raises:
+        ValueError: An option is out of range, or `nesterov` is without a momentum.
     """
 
     def __init__(
-        self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
+        self,
+        parameters: Iterable[Tensor],
+        lr: float,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        *,
+        nesterov: bool = False,
     ) -> None:
+        if not (momentum >= 0 and weight_decay >= 0):
+            raise ValueError(f"momentum = {momentum} and weight_decay = {weight_decay} must be at least 0")
+        if nesterov and not momentum:
+            raise ValueError("nesterov needs a momentum")
         self._parameters = list(parameters)
-        self._momentum, self.weight_decay = momentum, weight_decay
+        self._momentum, self.weight_decay, self._nesterov = momentum, weight_decay, nesterov
         self.param_groups: list[dict[str, Any]] = [{"lr": lr}]
         self._velocities: dict[int, Tensor] = {}  # by the parameter's place
 
@@ -41,7 +55,11 @@ class SGD:
         if self.weight_decay:
             directions = list(torch._foreach_add(directions, parameters, alpha=self.weight_decay))
         if self._momentum:
-            directions = self._accelerate([i for i, _, _ in moving], directions)
+            velocities = self._accelerate([i for i, _, _ in moving], directions)
+            if self._nesterov:
+                directions = list(torch._foreach_add(directions, velocities, alpha=self._momentum))
+            else:
+                directions = velocities
         torch._foreach_add_(parameters, directions, alpha=-self.param_groups[0]["lr"])
 
     def _accelerate(self, places: list[int], gradients: list[Tensor]) -> list[Tensor]:
@@ -63,5 +81,7 @@ class SGD:
         return {"state": {i: {"momentum_buffer": v} for i, v in self._velocities.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the result of `state_dict`."""
-        self._velocities = {i: parts["momentum_buffer"] for i, parts in state["state"].items()}
+        """Continue from the result of `state_dict`, of tensors on any device."""
+        self._velocities = {
+            i: parts["momentum_buffer"].to(self._parameters[i].device) for i, parts in state["state"].items()
+        }

@@ -18,6 +18,7 @@ from offbeat.documents import user_path
 from offbeat.local.examples_privacy import ExamplesPrivacy, check_delta
 from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.torch_learner import TorchLearner
+from offbeat.local.training import Training
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.connector import connector
@@ -173,7 +174,7 @@ def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
 def warm_up() -> None:
     """Take a step on nothing: PyTorch loads parts of itself at the first, as if the site were slow."""
     layer = nn.Linear(1, 1)
-    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    optimizer = Training().build(layer.parameters(), 0.1)
     layer(torch.ones(1, 1)).sum().backward()
     optimizer.step()
 
