@@ -1,6 +1,6 @@
 """What map-style datasets cost: a simulation beside a plain loop over the same data in DataLoaders.
 
-    python benchmarks/dataloader.py [--pairs 9] [--tasks 40] [--models logistic mlp cnn]
+    python benchmarks/dataloader.py [--pairs 9] [--tasks 40] [--models logistic mlp cnn lenet]
         [--before FOLDER]
 
 A: tasks of 20 steps with batches of 32 of a map-style dataset, whose samples are images stored as bytes and
@@ -8,6 +8,8 @@ A: tasks of 20 steps with batches of 32 of a map-style dataset, whose samples ar
    iterate over a DataLoader of the client's samples, take steps, subtract. "ours" is a simulation of FedAvg
    that does the same.
 B: with --before, the folder `src` of another checkout: the same simulation on tensors there and here.
+C: evaluations of a LeNet on 4,000 images of three channels: "bare" is a loop over slices of the images, with
+   the mean loss and the accuracy. With --before also that of the other checkout.
 
 Each measurement is the CPU time of a process of its own with one thread; the two of a pair run one after the
 other, the first by turns. Ratios are of pairs; medians with their range.
@@ -26,6 +28,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset
 
 CLIENTS, EACH, STEPS, BATCH, LR = 20, 300, 20, 32, 0.05
+LENET = "lenet"
 HERE = Path(__file__).parents[1] / "src"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 Side = tuple[str, Path]
@@ -98,9 +101,46 @@ def ours(model: str, tasks: int, tensors: bool) -> float:
     return time.process_time() - begun
 
 
+def bare_evaluation(images: Tensor, labels: Tensor, module: nn.Module) -> dict[str, float]:
+    """Mean loss and accuracy, by hand."""
+    loss, right = 0.0, 0
+    with torch.inference_mode():
+        for x, y in zip(images.split(1000), labels.split(1000), strict=True):
+            scores = module(x)
+            loss += float(functional.cross_entropy(scores, y)) * len(y)
+            right += int((scores.argmax(1) == y).sum())
+    return {"loss": loss / len(labels), "accuracy": right / len(labels)}
+
+
+def evaluations(what: str, repeats: int) -> float:
+    """CPU seconds of evaluations, by hand or by a learner."""
+    import offbeat as ob
+
+    rng = torch.Generator().manual_seed(0)
+    images, labels = torch.rand(4000, 3, 32, 32, generator=rng), torch.randint(10, (4000,), generator=rng)
+    module = nn.Sequential(
+        nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10),
+    ).to(memory_format=torch.channels_last)  # fmt: skip
+    data = ob.data.Dataset(images, labels, 10)
+    learner = ob.TorchLearner(module, ob.federate(data, data, [np.arange(4000)]), ob.Training())
+    model = learner.initial(0)
+    laid_out = images.contiguous(memory_format=torch.channels_last)
+    run = partial(learner.evaluate, model) if what == "evaluation" else partial(
+        bare_evaluation, laid_out, labels, module
+    )  # fmt: skip
+    run()
+    begun = time.process_time()
+    for _ in range(repeats):
+        run()
+    return time.process_time() - begun
+
+
 def measure(what: str, model: str, tasks: int) -> float:
     """CPU seconds of one side of a pair, in this process."""
     torch.set_num_threads(1)
+    if model == LENET:
+        return evaluations(what, tasks)
     one = plain if what == "plain" else partial(ours, tensors=what == "tensors")
     one(model, 2)  # imports and first calls
     return one(model, tasks)
@@ -120,7 +160,7 @@ def compare(first: Side, second: Side, model: str, pairs: int, tasks: int) -> li
 
 
 def dataloader(
-    pairs: int = 9, tasks: int = 40, models: tuple[str, ...] = ("logistic", "mlp", "cnn"),
+    pairs: int = 9, tasks: int = 40, models: tuple[str, ...] = ("logistic", "mlp", "cnn", LENET),
     before: Path | None = None,
 ) -> Rows:  # fmt: skip
     """Measure each model.
@@ -131,6 +171,10 @@ def dataloader(
         tables: dict[str, tuple[Side, Side]] = {"A: ours / plain loop": (("plain", HERE), ("ours", HERE))}
         if before:
             tables["B: tensors here / before"] = (("tensors", before), ("tensors", HERE))
+        if model == LENET:
+            tables = {"C: evaluation / bare": (("bare", HERE), ("evaluation", HERE))}
+            if before:
+                tables["C: evaluation before / bare"] = (("bare", HERE), ("evaluation", before))
         for name, (first, second) in tables.items():
             found = compare(first, second, model, pairs, tasks)
             yield {

@@ -23,7 +23,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "batched.py": ("--repeats 1 --rounds 1 --models logistic --out out.csv",),
     "codecs.py": ("--sizes 1e3",),
     "cut_links.py": ("--megabytes 0.5 --updates 1 --cuts 0.3 --out out.csv",),
-    "dataloader.py": (f"--pairs 1 --tasks 1 --models logistic --before {ROOT / 'src'} --out out.csv",),
+    "dataloader.py": (f"--pairs 1 --tasks 1 --models logistic lenet --before {ROOT / 'src'} --out out.csv",),
     "examples_privacy.py": ("--seeds 1 --tasks 4",),
     "feature_scaling.py": ("--seeds 1",),
     "fedasmu_requests.py": ("--seeds 1 --slower 10 --out runs",),

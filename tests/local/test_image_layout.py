@@ -59,15 +59,36 @@ def test_the_layout_of_the_data_changes_no_bit(module: Any, last: bool | None) -
     assert found == again
 
 
-def test_batches_of_data_in_channels_last_are_not_copied() -> None:
-    ready = learner(torch.channels_last, cnn()).prepare()
-    batch = ready.train.gather(torch.tensor([4, 0, 31]))
-    assert batch[0].is_contiguous(memory_format=torch.channels_last)
-    assert ready.bench.laid_out(batch)[0].data_ptr() == batch[0].data_ptr()
-    other = learner(torch.contiguous_format, cnn()).prepare()
-    rows = other.train.gather(torch.tensor([4, 0, 31]))
-    assert torch.equal(rows[0], batch[0])
-    assert other.bench.laid_out(rows)[0].data_ptr() != rows[0].data_ptr()
+def test_images_are_laid_out_once_for_training_and_evaluation() -> None:
+    own = learner(torch.contiguous_format, cnn())
+    ready = own.prepare()
+    before = own.data.train.x.clone()  # type: ignore[union-attr]
+    for kept in (ready.train, ready.resident(own.data.train), ready.resident(own.data.test)):  # type: ignore[arg-type]
+        batch = kept.gather(torch.tensor([4, 0, 9]))  # type: ignore[union-attr]
+        assert batch[0].is_contiguous(memory_format=torch.channels_last)
+        assert ready.bench.laid_out(batch)[0].data_ptr() == batch[0].data_ptr()
+    assert ready.resident(own.data.test) is ready.resident(own.data.test)  # type: ignore[arg-type]
+    assert own.data.train.x.is_contiguous()  # type: ignore[union-attr]
+    assert torch.equal(own.data.train.x, before)  # type: ignore[union-attr]
+
+
+def test_images_that_need_no_other_layout_are_not_copied() -> None:
+    for own in (learner(torch.channels_last, cnn()), learner(torch.contiguous_format, mlp())):
+        assert own.prepare().train is own.data.train
+        assert own.prepare().resident(own.data.test) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("budget", [0, 50 * (3 * 8 * 8 * 4 + 8)])
+def test_images_beyond_the_budget_stay_as_they_are(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second budget is that of the train set alone. No bit depends on it."""
+    delta, found = trained(learner(torch.contiguous_format, cnn()))
+    monkeypatch.setattr("offbeat.local.device.LAID_OUT", budget)
+    own = learner(torch.contiguous_format, cnn())
+    assert (own.prepare().train is own.data.train) == (budget == 0)
+    assert own.prepare().resident(own.data.test) is None  # type: ignore[arg-type]
+    same, again = trained(own)
+    assert torch.equal(delta, same)
+    assert found == again
 
 
 def test_the_layout_of_the_data_does_not_change_their_digest() -> None:

@@ -78,11 +78,18 @@ AHEAD = 64
 RESIDENT = 4 << 30
 """Bytes of a test set that stays on a GPU, beside the train set; of a larger one each batch is copied."""
 
+LAID_OUT = 512 << 20
+"""Bytes of images that a learner keeps on a CPU in the module's memory layout, in each process; images beyond
+that are laid out batch by batch."""
+
 
 def resident(samples: Dataset, bench: FlatModule, device: str) -> Dataset:
-    """A dataset on a device, in the memory layout in which the module is fastest; on a CPU, as it is."""
+    """A dataset on a device, in the memory layout in which the module is fastest.
+
+    On a CPU, a copy in this layout has at most `LAID_OUT` bytes: a larger dataset is given back as it is.
+    """
     there = samples.to(device)
-    if there is samples:
+    if there is samples and samples.nbytes > LAID_OUT:
         return samples
     x = bench.laid_out(there.x)
     return there if x is there.x else Dataset(x, there.y, there.classes)
@@ -131,14 +138,23 @@ class DeviceState:
             self._resident.append((here, there))
 
     def resident(self, samples: Samples) -> Dataset | None:
-        """A dataset as it stays on the device; None on a CPU, for what is no dataset, and for a large one."""
-        if not isinstance(samples, Dataset) or self.device == "cpu":
+        """A dataset as it stays on the device; None for what is no dataset, and for a large one.
+
+        On a CPU, only images that are kept in another memory layout than their own are resident.
+        """
+        if not isinstance(samples, Dataset):
             return None
         found = next((there for here, there in self._resident if here is samples), None)
-        if found is None and samples.nbytes <= RESIDENT:
+        if found is None and samples.nbytes <= self._left():
             found = resident(samples, self.bench, self.device)
             self.keep(samples, found)
-        return found
+        return None if found is samples else found
+
+    def _left(self) -> int:
+        """Bytes that another dataset may have."""
+        if self.device != "cpu":
+            return RESIDENT
+        return LAID_OUT - sum(there.nbytes for _, there in self._resident)
 
     def streams(self, seed: int) -> StreamCursor:
         """Streams of a run of this seed."""

@@ -63,10 +63,14 @@ class BatchedTrainer:
         self._loss = with_gradient(loss_of(learner))
         self._stacked = batched_module(learner, clients)
         self._x, _ = tensors_of(learner)
+        # Of images in channels_last, rows are selected in the order that they have in memory.
+        self._last = self._x.ndim == 4 and not self._x.is_contiguous()
         x, module = self._x, self._ready.bench.module
         some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
         with torch.random.fork_rng(devices=[]):
             self._size = padded_samples(module, some, learner.training.batch_size)
+        if self._last:
+            self._x = x = x.permute(0, 2, 3, 1)
         self._samples = x.new_empty(clients * self._size, *x.shape[1:])
 
     def train(self, pairs: Sequence[BatchedTask]) -> list[LocalResult]:
@@ -93,7 +97,7 @@ class BatchedTrainer:
         for step, active in enumerate(plan.active):
             stacked.activate(active, plan.samples[step], plan.weights[step, :active])
             x = torch.index_select(self._x, 0, rows[step], out=inputs[active])
-            output = self._output(x, labels[step])
+            output = self._output(x.permute(0, 3, 1, 2) if self._last else x, labels[step])
             each, gradient = self._loss(output.detach().float(), labels[step], scaled[step])
             stacked.backward(output, gradient.to(output.dtype))
             optimizer.step(stacked.gradients())
