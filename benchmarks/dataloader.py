@@ -8,21 +8,22 @@ A: tasks of 20 steps with batches of 32 of a map-style dataset, whose samples ar
    iterate over a DataLoader of the client's samples, take steps, subtract. "ours" is a simulation of FedAvg
    that does the same.
 B: with --before, the folder `src` of another checkout: the same simulation on tensors there and here.
-C: evaluations of a LeNet on 4,000 images of three channels: "bare" is a loop over slices of the images, with
-   the mean loss and the accuracy. With --before also that of the other checkout.
+C: evaluations of a LeNet on 4,000 images of three channels, beside a loop over slices of the images with
+   the mean loss and the accuracy, in turns in one process. With --before also those of the other checkout.
 
 Each measurement is the CPU time of a process of its own with one thread; the two of a pair run one after the
 other, the first by turns. Ratios are of pairs; medians with their range.
 """
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 import torch
-from harness import Rows, main, new_process
+from harness import Rows, in_turns, main, new_process, ratios
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, Subset
@@ -112,10 +113,11 @@ def bare_evaluation(images: Tensor, labels: Tensor, module: nn.Module) -> dict[s
     return {"loss": loss / len(labels), "accuracy": right / len(labels)}
 
 
-def evaluations(what: str, repeats: int) -> float:
-    """CPU seconds of evaluations, by hand or by a learner."""
+def evaluations(pairs: int, tasks: int) -> list[float]:
+    """CPU seconds of a learner's evaluations by those of the loop, in turns in this process."""
     import offbeat as ob
 
+    torch.set_num_threads(1)
     rng = torch.Generator().manual_seed(0)
     images, labels = torch.rand(4000, 3, 32, 32, generator=rng), torch.randint(10, (4000,), generator=rng)
     module = nn.Sequential(
@@ -124,14 +126,19 @@ def evaluations(what: str, repeats: int) -> float:
     ).to(memory_format=torch.channels_last)  # fmt: skip
     data = ob.data.Dataset(images, labels, 10)
     learner = ob.TorchLearner(module, ob.federate(data, data, [np.arange(4000)]), ob.Training())
-    model = learner.initial(0)
     laid_out = images.contiguous(memory_format=torch.channels_last)
-    run = partial(learner.evaluate, model) if what == "evaluation" else partial(
-        bare_evaluation, laid_out, labels, module
-    )  # fmt: skip
-    run()
+    sides = {
+        "ours": partial(learner.evaluate, learner.initial(0)),
+        "bare": partial(bare_evaluation, laid_out, labels, module),
+    }
+    turns = in_turns(pairs + 1, {name: partial(seconds_of, run, tasks) for name, run in sides.items()})
+    return ratios(turns["ours"][1:], turns["bare"][1:])
+
+
+def seconds_of(run: Callable[[], object], times: int) -> float:
+    """CPU seconds of a few calls."""
     begun = time.process_time()
-    for _ in range(repeats):
+    for _ in range(times):
         run()
     return time.process_time() - begun
 
@@ -139,8 +146,6 @@ def evaluations(what: str, repeats: int) -> float:
 def measure(what: str, model: str, tasks: int) -> float:
     """CPU seconds of one side of a pair, in this process."""
     torch.set_num_threads(1)
-    if model == LENET:
-        return evaluations(what, tasks)
     one = plain if what == "plain" else partial(ours, tensors=what == "tensors")
     one(model, 2)  # imports and first calls
     return one(model, tasks)
@@ -171,12 +176,20 @@ def dataloader(
         tables: dict[str, tuple[Side, Side]] = {"A: ours / plain loop": (("plain", HERE), ("ours", HERE))}
         if before:
             tables["B: tensors here / before"] = (("tensors", before), ("tensors", HERE))
+        measures = {
+            name: partial(compare, first, second, model, pairs, tasks)
+            for name, (first, second) in tables.items()
+        }
         if model == LENET:
-            tables = {"C: evaluation / bare": (("bare", HERE), ("evaluation", HERE))}
-            if before:
-                tables["C: evaluation before / bare"] = (("bare", HERE), ("evaluation", before))
-        for name, (first, second) in tables.items():
-            found = compare(first, second, model, pairs, tasks)
+            folders = {"C: evaluation / bare": HERE} | ({"C: before / bare": before} if before else {})
+            measures = {
+                name: partial(
+                    new_process, evaluations, pairs, max(1, tasks // 10), PYTHONPATH=str(folder), **ONE_THREAD
+                )
+                for name, folder in folders.items()
+            }
+        for name, ratios_of in measures.items():
+            found = ratios_of()
             yield {
                 "": name, "model": model, "ratio: median": f"{median(found):.3f}",
                 "least": f"{min(found):.3f}", "most": f"{max(found):.3f}",
