@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import offbeat as ob
 from offbeat.algorithms.first_of import FirstRounds
-from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTimer, Train
+from offbeat.core.commands import Aggregate, CancelTimer, Command, Discard, Drop, SetTimer, Train
 from offbeat.core.events import Arrived, Joined, Left, Lost, Timer
 from offbeat.core.programme import Programme
 from offbeat.core.server import Server
@@ -148,6 +148,23 @@ def test_an_update_of_the_round_that_its_client_brings_back_counts():
     assert short(arrive(server, 4, 1)) == [(0, 1), 0, 1]
 
 
+def test_late_tasks_are_stopped_and_all_clients_are_asked_again():
+    server = begun(4, k=2, late="stop")
+    assert arrive(server, 1, 0) == []
+    closed = arrive(server, 2, 2)
+    stopped = [(c.client, c.task, c.reason) for c in closed if isinstance(c, Discard)]
+    assert stopped == [(1, 1, "its round has closed"), (3, 3, "its round has closed")]
+    assert short(closed) == [(0, 2), 0, 1, 2, 3]
+    assert server.running == 4
+    # Only a client that brings its task back can be late.
+    server.feed(3, Left(0))
+    arrive(server, 4, 1)
+    arrive(server, 5, 2)
+    server.feed(6, Joined(0, 10, 1, holds=4))
+    assert short(arrive(server, 7, 0)) == [0]
+    assert server.counts == {"arrived": 5, "aggregated": 4, "dropped": 1, "discarded": 3, "lost": 0}
+
+
 def test_a_window_is_set_by_the_first_update_of_the_round_and_ends_with_it():
     server = begun(3, k=2, window=5, late="next")
     assert arrive(server, 1, 0) == [SetTimer("window", 6.0)]
@@ -175,7 +192,7 @@ def test_a_round_with_fewer_than_the_least_number_goes_on_after_its_window():
 
 
 @examples(40)
-@given(worlds(), st.data(), st.integers(0, 1000), st.sampled_from(["drop", "next"]))
+@given(worlds(), st.data(), st.integers(0, 1000), st.sampled_from(["drop", "next", "stop"]))
 def test_all_of_n_are_fedavg_row_by_row(world, data, seed, late):
     sample = data.draw(st.none() | st.integers(1, world.clients))
     until = ob.Until(seconds=400, tasks=80)

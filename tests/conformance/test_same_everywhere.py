@@ -112,6 +112,8 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
                     bits[command.task] = command.bits
                     steps = bases[command.task][1].steps
                     heappush(queue, (now, False, next(number), Arrived(command.client, command.task, steps)))
+                case Discard():
+                    del bases[command.task]
                 case SetTimer():
                     heappush(queue, (command.at, True, next(number), Timer(command.timer)))
                 case Stop():
@@ -131,6 +133,8 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
         now, _, _, event = heappop(queue)
         if isinstance(event, Timer) and server.timers.get(event.timer) != now:
             continue  # cancelled, or set anew
+        if isinstance(event, Arrived | WantsModel | Ready) and event.task not in bases:
+            continue  # stopped
         apply(now, event)
     return said, tensors
 

@@ -94,7 +94,7 @@ def test_a_task_from_dispatch_to_aggregation():
     tell(server, script, 4.0, Arrived(0, 0, 5))
     assert server.task(0).staleness == 1
     tick(server, script, 5.0, Drop(0, "too old"))
-    assert server.counts == {"arrived": 2, "aggregated": 1, "dropped": 1, "lost": 0}
+    assert server.counts == {"arrived": 2, "aggregated": 1, "dropped": 1, "discarded": 0, "lost": 0}
     assert server.dispatched == 3
 
 
@@ -372,12 +372,43 @@ def test_an_update_held_is_discarded_and_its_client_free():
         Discard(0, "not scheduled", task=0),
         Train(0, 1, task=1, base=0),
     ]
-    assert server.counts["dropped"] == 1
+    assert server.counts["discarded"] == 1
 
 
-def test_only_what_is_held_is_uploaded_or_discarded():
+def test_a_task_in_training_is_stopped_and_its_client_free():
+    server, script = begun()
+    tick(server, script, 0.0, Train(0, 3), Train(1, 3))
+    assert tick(server, script, 1.0, Discard(0, "too late"), Train(0, 2)) == [
+        Discard(0, "too late", task=0),
+        Train(0, 2, task=2, base=0),
+    ]
+    assert server.counts == {"arrived": 0, "aggregated": 0, "dropped": 0, "discarded": 1, "lost": 0}
+    assert [task.id for task in server.tasks.values()] == [1, 2]
+    with pytest.raises(AlgorithmError, match="client 0 is not training task 0"):
+        server.feed(2.0, Arrived(0, 0, 3))
+    tell(server, script, 2.0, Arrived(0, 2, 2))
+
+
+def test_only_a_client_with_a_task_is_stopped():
+    server, script = begun()
+    with pytest.raises(AlgorithmError, match="client 1 is not training: there is nothing to discard"):
+        tick(server, script, 0.0, Discard(1, "why"))
+
+
+def test_a_task_to_be_held_is_not_stopped_before_it_is_ready_nor_while_it_is_sent():
+    server, script = begun()
+    tick(server, script, 0.0, Train(0, 3, hold=True))
+    with pytest.raises(AlgorithmError, match="client 0 holds no update"):
+        tick(server, script, 1.0, Discard(0, "why"))
+    tell(server, script, 1.0, Ready(0, 0, 3))
+    tick(server, script, 2.0, Upload(0))
+    with pytest.raises(AlgorithmError, match="client 0 holds no update"):
+        tick(server, script, 2.0, Discard(0, "why"))
+
+
+def test_only_what_is_held_is_uploaded():
     server, script = holding()
-    for command in (Upload(1), Discard(1, "why"), Upload(5)):
+    for command in (Upload(1), Upload(5)):
         with pytest.raises(AlgorithmError, match=f"client {command.client} holds no update"):
             tick(server, script, 2.0, command)
     with pytest.raises(AlgorithmError, match="client 0 was given -1 bits to upload"):

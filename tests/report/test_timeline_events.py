@@ -80,7 +80,7 @@ def test_a_model_sent_to_another_task_answers_no_request() -> None:
 def test_the_page_says_what_the_marks_are(tmp_path: Path) -> None:
     figure = timeline_figure(make_timeline(by_hand()), LOOK)
     traces = {trace["name"]: trace for trace in figure["data"]}
-    assert set(NAMES.values()) - {NAMES["upload"], NAMES["lost"]} <= set(traces)  # nothing was held or lost
+    assert set(NAMES.values()) - {NAMES[k] for k in ("upload", "lost", "stopped")} <= set(traces)
     fresh, dropped = traces["asks, gets a fresh model"], traces["update dropped"]
     assert (fresh["x"], fresh["y"]) == ([4], [-0.38])
     assert fresh["customdata"] == [
@@ -99,7 +99,7 @@ def test_a_legend_has_only_what_there_is() -> None:
         (drawn,) = draw_timeline(make_timeline(run), LOOK).legends
         return [text.get_text() for text in drawn.get_texts()]
 
-    marks = [name for kind, name in NAMES.items() if kind not in ("upload", "lost")]
+    marks = [name for kind, name in NAMES.items() if kind not in ("upload", "lost", "stopped")]
     assert legend(by_hand())[2:] == [*marks, "aggregation"]
     run = by_hand()
     assert not set(NAMES.values()) & set(legend(FakeRun(written=run.written[:4], duration=3.0)))

@@ -4,9 +4,10 @@ Begunov and Tyurin analyse the method; these rules for a federation are ours:
 
 - a round asks the clients that are free, and k is a share of these and of those that still train for an
   earlier round; if fewer than k are free, the round waits for all that it asked;
-- the clients that a round does not wait for finish their tasks, and the next round that begins after that
-  asks them again;
-- a late update is dropped, or aggregated with the round in which it arrives. It never counts toward k;
+- the clients that a round does not wait for finish their tasks, unless these are stopped, and the next round
+  that begins after that asks them again;
+- a late update is dropped, or aggregated with the round in which it arrives, or its task is stopped when its
+  round closes. It never counts toward k;
 - a round of which too few clients remain closes with what there is, like a round of FedAvg.
 """
 
@@ -22,9 +23,10 @@ from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.option_types import Count, Epochs, Positive, Steps
 from offbeat.algorithms.schedules import Round, train
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTimer
+from offbeat.core.commands import Aggregate, CancelTimer, Command, Discard, Drop, SetTimer
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, Event, Left, Lost, TaskId, Timer
+from offbeat.core.features import NONE, Feature
 from offbeat.core.programme import Programme, programme
 from offbeat.core.schedule import Schedule, View
 from offbeat.core.types import PositiveShare
@@ -41,7 +43,8 @@ ClientsPerRound = Annotated[
     Count | None, Field(description="clients that a round asks; None means all that are free")
 ]
 Late = Annotated[
-    Literal["drop", "next"], Field(description="what becomes of an update that comes after its round")
+    Literal["drop", "next", "stop"],
+    Field(description="what becomes of a task that is not done when its round closes"),
 ]
 Window = Annotated[
     Positive | None,
@@ -50,6 +53,7 @@ Window = Annotated[
 Least = Annotated[Count, Field(description="fewest updates with which the window closes a round")]
 TIMER = "window"
 LATE = "it arrived after its round"
+CLOSED = "its round has closed"
 
 
 @dataclass
@@ -108,13 +112,18 @@ class FirstRounds(Schedule):
             )
 
     @property
+    def requires(self) -> frozenset[Feature]:
+        """Clients that can be told to stop, where late tasks are stopped."""
+        return frozenset({Feature.CANCEL}) if self.late == "stop" else NONE
+
+    @property
     def concurrency(self) -> int | None:
         """The clients that a round asks; those that are late with an earlier round's task also train."""
         return self.clients_per_round
 
     @property
     def largest_aggregation(self) -> int | None:
-        """The updates that close a round, if late ones are dropped."""
+        """The updates that close a round, unless late ones count."""
         if self.late == "next":
             return None
         return self.k if self.clients_per_round is None else self.closes(self.clients_per_round)
@@ -168,6 +177,8 @@ class FirstRounds(Schedule):
         if state.arrived:
             yield Aggregate(tuple(state.arrived))
             state.arrived.clear()
+        for client in list(view.tasks) if self.late == "stop" else ():
+            yield Discard(client, CLOSED)
         late, most = view.running, self.clients_per_round or len(view.fleet)
         clients = view.sample_idle(most)
         for client in clients:
@@ -196,7 +207,7 @@ def first_of(
     """Rounds that do not wait for the slowest clients: the first k updates close a round.
 
     w := Σ n_i w_i / Σ n_i over those k. k is `share` of the clients that could be asked, rounded up, unless
-    `k` is given. `late` says what becomes of the other updates. With a `window` a round also closes so many
+    `k` is given. `late` says what becomes of the other tasks. With a `window` a round also closes so many
     seconds after its first update, with `least` updates or more. With `share` = 1 it is FedAvg.
     """
     return Algorithm(

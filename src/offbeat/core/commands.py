@@ -96,7 +96,11 @@ class Upload(Struct, frozen=True, gc=False):
 
 
 class Discard(Struct, frozen=True, gc=False):
-    """Discard the update of a client that is ready, which is idle again. `task` is stamped by the server."""
+    """Stop the task of a client, which is idle again: it trains on no further, and sends no update.
+
+    The client is in training, or is ready and holds its update; one that still trains a task with `hold`
+    cannot be stopped. `task` is stamped by the server.
+    """
 
     client: ClientId
     reason: str

@@ -23,6 +23,7 @@ class Feature(StrEnum):
     SHARED_VECTOR = "shared vector", "a vector that travels with the model both ways"
     FRESH_MODELS = "fresh models", "clients that can be sent a model in mid-task"
     RECALL = "recall", "clients that can be asked to report early"
+    CANCEL = "cancel", "clients that can be told to stop a task at once"
     REPRESENTATIONS = (
         "representations",
         "a model that ends in a linear layer, whose input represents a sample",

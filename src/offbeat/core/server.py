@@ -8,8 +8,8 @@ wrong: which clients are present and idle, which tasks run, which updates are he
 staleness of each arrival. It lets the schedule react to the event, checks each command against its
 state and stamps it.
 
-A task's life is dispatched → (arrived → aggregated | dropped) | lost. The server refuses a command
-that would end a task twice, train a busy client or aggregate what has not arrived. Staleness is the
+A task's life is dispatched → (arrived → aggregated | dropped) | discarded | lost. The server refuses a
+command that would end a task twice, train a busy client or aggregate what has not arrived. Staleness is the
 number of versions published since the task's base, taken when the update arrives.
 
 Every command takes effect on this state before the schedule's next line runs. So a schedule that
@@ -73,7 +73,7 @@ class Server:
         tasks: Tasks in training, by client, oldest first.
         held: Tasks whose updates have arrived and are neither aggregated nor dropped.
         dispatched: Number of tasks so far.
-        counts: Number of updates "arrived", "aggregated", "dropped", and of tasks "lost".
+        counts: Number of updates "arrived", "aggregated", "dropped", and of tasks "discarded", "lost".
         sent: Number of models sent in mid-task.
     """
 
@@ -93,7 +93,7 @@ class Server:
         # The task that a client lost as it left, and may still hold.
         self.lost: dict[ClientId, Task] = {}
         self.dispatched = 0
-        self.counts = {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
+        self.counts = {"arrived": 0, "aggregated": 0, "dropped": 0, "discarded": 0, "lost": 0}
         # Number of models sent in mid-task.
         self.sent = 0
         # The task that the current event is about.
@@ -327,10 +327,10 @@ class Server:
                 task.ready = False
                 return replace(command, task=task.id)
             case commands.Discard():
-                task = self._held_by(command.client)
+                task = self._stoppable(command.client)
                 del self.tasks[command.client]
                 self.fleet.set_idle(command.client)
-                self.counts["dropped"] += 1
+                self.counts["discarded"] += 1
                 return replace(command, task=task.id)
             case commands.SetTimer():
                 if command.at < self.now:
@@ -376,6 +376,12 @@ class Server:
         if task is None or not task.ready:
             raise AlgorithmError(f"client {client} holds no update")
         return task
+
+    def _stoppable(self, client: ClientId) -> Task:
+        task = self.tasks.get(client)
+        if task is None:
+            raise AlgorithmError(f"client {client} is not training: there is nothing to discard")
+        return self._held_by(client) if task.hold else task
 
     def _end(self, tasks: Sequence[TaskId], how: str) -> tuple[ClientId, ...]:
         """End held tasks; returns their clients."""

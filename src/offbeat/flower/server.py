@@ -54,6 +54,12 @@ def serve(
             f"{algorithm.name} as it is set recalls clients in mid-task, and nothing reaches a Flower "
             "node in mid-task: turn that off (urgent = false), or use Offbeat's own server (offbeat serve)"
         )
+    if Feature.CANCEL in algorithm.requires:
+        raise UsageError(
+            f"{algorithm.name} as it is set stops tasks before they are done, and nothing reaches a Flower "
+            "node in mid-task: turn that off (stop = false, or late = drop), or use Offbeat's own server "
+            "(offbeat serve)"
+        )
     if every.at_clients:
         raise UsageError(
             f"evaluate.at = {every.at!r} is not allowed on Flower, whose nodes do one thing at a "

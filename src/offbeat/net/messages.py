@@ -116,6 +116,13 @@ class UpdateSubmission(Struct, frozen=True):
     boxes: Annotated[tuple[Box, ...], Meta(max_length=HELPERS)] = ()
 
 
+def update_bytes(update: UpdateSubmission) -> int:
+    """The bytes of an update's tensors, or of the payload in place of one."""
+    sizes = (x if x is None else len(x) if isinstance(x, bytes) else x.nbytes for x in
+             (update.delta, update.integers, update.shared))  # fmt: skip
+    return sum(size for size in sizes if size is not None)
+
+
 class TaskFailed(Struct, frozen=True):
     """The task came to nothing at the site, which is idle again."""
 

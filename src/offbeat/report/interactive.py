@@ -42,6 +42,7 @@ MARKS: dict[Kind, Figure] = {
     "nothing": _marker("diamond", "white", 8, palette.INK, 1.2),
     "recall": _marker("triangle-left", palette.RECALLED, 10),
     "upload": _marker("circle", palette.INK, 7),
+    "stopped": _marker("line-ns-open", palette.LOST, 10, palette.LOST, 1.8),
     "dropped": _marker("circle-open", palette.LOST, 11, palette.LOST, 1.8),
 }
 # Pixels of a wide page; lines of a legend, which scrolls beyond half the figure.

@@ -34,6 +34,7 @@ MARKS: dict[Kind, dict[str, Any]] = {
     "nothing": _marker("D", 18, "white", palette.INK, 0.9),
     "recall": _marker("<", 34, palette.RECALLED),
     "upload": _marker("o", 25, palette.INK),
+    "stopped": _marker("|", 60, palette.LOST, palette.LOST, 1.5),
     "dropped": _marker("o", 62, "none", palette.LOST, 1.3),
 }
 

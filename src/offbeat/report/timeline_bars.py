@@ -8,7 +8,7 @@ a journal of any length needs only the memory of the stretches still open.
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-TaskEnd = Literal["arrived", "ready", "lost", "left", "replaced", "running"]
+TaskEnd = Literal["arrived", "ready", "lost", "left", "stopped", "replaced", "running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,10 @@ class Tracker:
                 done = row.get("steps") if name != "lost" else None
                 ended = self._close(client, t, name, row.get("staleness"), done)
                 # A ready client waits until it may upload or its update is discarded.
+                self._open[client] = (t, None)
+                return ended
+            case "discard" if train is not None and train["task"] == row["task"]:
+                ended = self._close(client, t, "stopped")
                 self._open[client] = (t, None)
                 return ended
             case "left":

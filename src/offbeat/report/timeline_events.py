@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Kind = Literal["arrival", "lost", "fresh", "nothing", "recall", "upload", "dropped"]
+Kind = Literal["arrival", "lost", "fresh", "nothing", "recall", "upload", "dropped", "stopped"]
 
 NAMES: Mapping[Kind, str] = {
     "arrival": "arrival",
@@ -14,6 +14,7 @@ NAMES: Mapping[Kind, str] = {
     "recall": "recalled",
     "upload": "held update sent",
     "dropped": "update dropped",
+    "stopped": "task stopped",
 }
 """Names in the legends, in the order in which they are drawn."""
 
@@ -70,8 +71,9 @@ class Marker:
             for used in row.get("tasks") or ():
                 self._arrived.pop(used, None)
         elif name == "discard":
+            kind: Kind = "dropped" if task in self._ready else "stopped"
             self._ready.discard(task)
-            self.marks.append(Mark("dropped", client, t, task, f"update dropped: {row.get('reason')}"))
+            self.marks.append(Mark(kind, client, t, task, f"{NAMES[kind]}: {row.get('reason')}"))
         elif name == "drop":
             arrived = self._arrived.pop(task, t)
             self.marks.append(Mark("dropped", client, arrived, task, f"update dropped: {row.get('reason')}"))

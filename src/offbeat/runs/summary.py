@@ -24,7 +24,7 @@ class Summary:
         tasks: Updates that arrived.
         dispatched: Tasks given to clients.
         aggregated: Updates aggregated.
-        dropped: Updates dropped.
+        dropped: Updates dropped, and tasks stopped before their update arrived.
         lost: Tasks that ended without an update.
         held: Updates that arrived and wait.
         running: Tasks in training.
@@ -86,7 +86,7 @@ def summary_of(engine: "Engine", seconds: float, evaluations: EvaluationLog) -> 
         "tasks": arrived,
         "dispatched": server.dispatched,
         "aggregated": server.counts["aggregated"],
-        "dropped": server.counts["dropped"],
+        "dropped": server.counts["dropped"] + server.counts["discarded"],
         "lost": server.counts["lost"],
         "held": len(server.held),
         "running": server.running,

@@ -276,8 +276,11 @@ class Simulation:
         self._go_on(task)
 
     def _discard(self, command: Discard) -> None:
-        del self.tasks[command.task]
-        self._backend.discard(command)
+        task = self.tasks.pop(command.task)
+        if task.command.hold:
+            self._backend.discard(command)
+        else:
+            self._backend.cancel(command.task)
 
     def _aggregate(self, command: Aggregate) -> None:
         if self.evaluations.every.after(command.version):

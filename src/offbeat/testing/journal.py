@@ -11,7 +11,8 @@ It shares nothing with the engine that wrote the rows: neither its counters nor 
 - **staleness**: that of an arrival is the number of versions published since the task's base.
 - **steps**: an arrival did the steps that were asked for; fewer only after a recall.
 - **requests**: a model is sent only in answer to a request for one, and to the client that asked.
-- **hold**: a held update is uploaded or discarded once, and a channel is measured for held updates only.
+- **hold**: a held update is uploaded or discarded once, and a channel is measured for held updates only; a
+  task whose update is to be held is not discarded before.
 - **timers**: a timer fires once, at the time it was set for.
 - **conservation**: dispatched = aggregated + dropped + lost + arrived and waiting + running.
 - **liveness**: while a client is there, a task runs or a timer is set.
@@ -386,7 +387,7 @@ class JournalAudit:
     def _discard(self, row: Row) -> None:
         self.check(bool(_data(row)["reason"]), "hold", "discarded without a reason")
         task = self._end(row, "dropped")
-        self.check(task.ready, "hold", "discarded, but it holds no update")
+        self.check(task.ready or not task.note.get("hold"), "hold", "discarded, but it holds no update")
         self.ended["dropped"] += 1
 
     def _timer_set(self, row: Row) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field
 from offbeat.algorithms.option_types import Positive
 from offbeat.algorithms.wireless.bandwidth import Halving, with_decayed_lr
 from offbeat.core.commands import Command, Measure, Train, Upload
+from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Event, Left, Measured, Ready
 from offbeat.core.features import Feature
 from offbeat.core.schedule import Schedule, ScheduleWrapper, View
@@ -32,7 +33,12 @@ class UploadSlots:
     halving: Halving = None
 
     def around(self, schedule: Schedule) -> "OverRadio":
-        """The schedule, whose clients upload in such slots."""
+        """The schedule, whose clients upload in such slots. Raises `UsageError` for one that stops tasks."""
+        if Feature.CANCEL in schedule.requires:
+            raise UsageError(
+                f"{type(schedule).__name__} as it is set stops tasks before they are done, and a task over a "
+                "radio ends with its upload: turn that off (stop = false, or late = drop)"
+            )
         return OverRadio(schedule, self)
 
 

@@ -28,7 +28,7 @@ EVALUATIONS = 5000
 _REJECTED = "rejected: "
 # A guard's reason begins so.
 _GUARD = "the norm of its "
-_COUNTS = ("arrived", "aggregated", "dropped", "lost")
+_COUNTS = ("arrived", "aggregated", "dropped", "discarded", "lost")
 _SHOWN = (
     "joined",
     "train",
@@ -179,6 +179,7 @@ class JournalView:
                     self.rejected[reason.removeprefix(_REJECTED)] += 1
                 self._end_task(row, site, "idle" if row.name == "lost" else "away")
             case "discard":
+                self.counts["discarded"] += 1
                 self._end_task(row, site, "idle")
 
     def _end_task(self, row: Row, site: SiteView, state: SiteState) -> None:

@@ -35,11 +35,13 @@ COUNTERS: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "arrived_updates": ("Updates taken in.", lambda s: s.arrived),
     "aggregated_updates": ("Updates that a version was made of.", lambda s: s.aggregated),
     "dropped_updates": ("Updates taken in that the algorithm chose not to use.", lambda s: s.dropped),
+    "discarded_tasks": ("Tasks that the algorithm stopped.", lambda s: s.discarded),
     "lost_tasks": ("Tasks that came to nothing.", lambda s: s.lost),
     "guard_refused_updates": ("Updates that the guard has refused.", lambda s: s.guarded),
     "skipped_versions": ("Versions whose aggregation the guard has skipped.", lambda s: s.skipped),
     "rollbacks": ("Returns to an earlier version.", lambda s: s.rollbacks),
     "received_bytes": ("Bytes of updates from sites.", lambda s: s.bytes_up),
+    "unused_bytes": ("Bytes of updates whose tasks had been stopped.", lambda s: s.unused_bytes),
     "sent_bytes": ("Bytes of models to sites.", lambda s: s.bytes_down),
 }
 SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = {

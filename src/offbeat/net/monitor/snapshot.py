@@ -169,7 +169,7 @@ class Snapshot:
         arrived: Number of updates that the server has accepted.
         aggregated: Number of updates that are part of a version.
         dropped: Number of accepted updates that the algorithm chose not to use.
-        lost: Number of tasks that ended without an accepted update.
+        lost: Number of tasks that ended without an accepted update, except those that the algorithm stopped.
         bytes_up: Bytes of updates from sites.
         bytes_down: Bytes of models to sites.
         rejected: Number of refused updates and messages by reason.
@@ -190,6 +190,9 @@ class Snapshot:
         began: When the run began, in seconds of its clock. None means that it has not, or that this is
             unknown.
         title: Title of the run's recipe. Empty means none.
+        discarded: Number of tasks that the algorithm stopped before their update was accepted.
+        unused_bytes: Bytes of updates that came although their tasks had been stopped, since the server's
+            start.
     """
 
     run: str
@@ -219,6 +222,8 @@ class Snapshot:
     mirror: MirrorView | None = None
     began: float | None = None
     title: str = ""
+    discarded: int = 0
+    unused_bytes: int = 0
 
     @property
     def held(self) -> int:

@@ -122,6 +122,11 @@ class Coordinator:
         """Why the run has ended, if it has."""
         return self.driver.stopped
 
+    @property
+    def unused_bytes(self) -> int:
+        """Bytes of updates whose tasks had been stopped, since the server's start."""
+        return self._handler.unused_bytes
+
     # ---- sites ----
 
     def receive(self, now: float, name: str, message: FromSite) -> None:

@@ -40,6 +40,7 @@ from offbeat.net.messages import (
     UpdateSubmission,
     UploadGrant,
     shorten,
+    update_bytes,
 )
 from offbeat.net.secure.update_checks import update_check_of
 from offbeat.net.server.circuit_breaker import CircuitBreaker
@@ -98,11 +99,13 @@ class MessageHandler:
 
     Attributes:
         rejected: Number of messages that were not accepted, by the kind of their error.
+        unused_bytes: Bytes of updates whose tasks had been stopped, since the server's start.
         breaker: The circuit breaker of the sites.
     """
 
     def __init__(self, driver: Driver, run: PreparedRun, info: RunInfo, options: ServerOptions) -> None:
         self.rejected: Counter[str] = Counter()
+        self.unused_bytes = 0
         self.breaker = CircuitBreaker(options.max_consecutive_failures)
         self._driver, self._info, self._options = driver, info, options
         self._every = run.experiment.evaluate
@@ -401,6 +404,9 @@ class MessageHandler:
             elif status is None:
                 self.rejected["foreign task"] += 1
                 reason = f"task {task} is none of the last tasks that were assigned to this site"
+            elif status is TaskStatus.DISCARDED:
+                reason = _CANCELLED[status]
+                self.unused_bytes += update_bytes(message)
             else:
                 reason = f"task {task} is over: it was {status.name.lower()}"
             self._send(site.name, UpdateAck(task, accepted=not reason, reason=reason))

@@ -31,6 +31,7 @@ def snapshot(coordinator: Coordinator, label: str, title: str = "") -> Snapshot:
         **c.server.counts,
         bytes_up=engine.bytes_up,
         bytes_down=engine.bytes_down,
+        unused_bytes=c.unused_bytes,
         rejected=dict(c.rejected),
         sites=sites,
         stopped=c.stopped,
