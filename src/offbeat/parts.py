@@ -31,7 +31,7 @@ from offbeat.algorithms.option_types import (
 )
 from offbeat.algorithms.schedules import Buffered, Rounds, train
 from offbeat.core.aggregator import Aggregator, FullWeight, SumOnly, Update, UpdateSum
-from offbeat.core.algorithm import Algorithm, ServerStep
+from offbeat.core.algorithm import Algorithm, AwareStep, ServerStep, StepContext
 from offbeat.core.commands import (
     Aggregate,
     CancelTimer,
@@ -92,6 +92,7 @@ __all__ = [
     "Aggregator",
     "Algorithm",
     "Arrived",
+    "AwareStep",
     "Begin",
     "Buffered",
     "CancelTimer",
@@ -145,6 +146,7 @@ __all__ = [
     "SetTimer",
     "Share",
     "StalenessWeight",
+    "StepContext",
     "Steps",
     "Stop",
     "SumOfDeltas",

@@ -12,21 +12,23 @@ A schedule sees numbers only, never tensors; an aggregator sees tensors only, ne
 replayed without a model, and a model be trained ahead of the clock.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from msgspec import Struct
 from torch import Tensor
 
 from offbeat.core.aggregator import Aggregator
 from offbeat.core.buffers import UNSENT, Buffers, wrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
+from offbeat.core.events import Version
 from offbeat.core.features import DRIVERS, Feature
 from offbeat.core.layout import Layout
 from offbeat.core.model import Tensors
 from offbeat.core.objective import Objective
-from offbeat.core.schedule import NoteFallbacks, Schedule, unwrap_schedule
+from offbeat.core.schedule import NoteFallbacks, Schedule, Task, unwrap_schedule
 
 
 class ServerStep(Protocol):
@@ -41,6 +43,44 @@ class ServerStep(Protocol):
 
         Returns:
             The step to apply; may be `step` itself.
+        """
+
+
+class StepContext(Struct, frozen=True):
+    """What a server step may know of an aggregation beside its step: numbers only.
+
+    They are known of masked updates too.
+
+    Attributes:
+        tasks: The tasks whose updates were used, with staleness, samples and share.
+        version: Number of the version to be made.
+        note: Note of the schedule.
+    """
+
+    tasks: Sequence[Task]
+    version: Version
+    note: Mapping[str, Any]
+
+    @property
+    def staleness(self) -> int:
+        """The largest staleness of its updates, in versions."""
+        return max(task.staleness for task in self.tasks)
+
+
+@runtime_checkable
+class AwareStep(ServerStep, Protocol):
+    """A server step that follows what is known of the aggregation, such as the staleness of its updates."""
+
+    def transform_aware(self, step: Tensor, memory: Tensors, about: StepContext) -> Tensor:
+        """Transform a step, in place of `transform`.
+
+        Args:
+            step: As of `transform`.
+            memory: As of `transform`.
+            about: The aggregation that the step is of.
+
+        Returns:
+            The step, as of `transform`.
         """
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from offbeat.core.aggregator import Update
-from offbeat.core.algorithm import Algorithm, check_layout
+from offbeat.core.algorithm import Algorithm, AwareStep, StepContext, check_layout
 from offbeat.core.buffer_domains import domains_of
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
@@ -254,8 +254,12 @@ class GlobalModel:
                 _check_step(step, self.model.values, self._algorithm)
                 reason = self.guard.check_step(step, self.model, command.version, updates)
                 name = "transformed step"
+            about = StepContext([u.task for u in updates], command.version, command.note)
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
-                step = part.transform(step, memory)
+                if isinstance(part, AwareStep):
+                    step = part.transform_aware(step, memory, about)
+                else:
+                    step = part.transform(step, memory)
         _check_step(step, values, self._algorithm)
         if set_apart:
             # Server steps must not change buffers, so these are set afterwards: to the mean, or not at all.
