@@ -26,6 +26,9 @@ DPI, COLOURS = 100, 96
 SETS = {
     "first_of": ["algorithm.share=0.6"],
     "fedbuff": ["algorithm.size=3"],
+    "fadas": ["algorithm.size=3"],
+    "ringmaster": ["algorithm.threshold=3"],
+    "rennala": ["algorithm.size=4"],
     "fedcompass": ["algorithm.q_min=8", "algorithm.q_max=40"],
     "fedasmu": [
         "algorithm.size=4", "algorithm.period=2", "algorithm.ask_every=5", "algorithm.tau_max=8",
@@ -38,7 +41,9 @@ SETS = {
         "world.channel.symbols=20000", "world.channel.period=2",
     ],
 }  # fmt: skip
-PAGES = {"fedadagrad": "fedopt", "fedadam": "fedopt", "fedyogi": "fedopt"}  # the others have their own
+PAGES = {  # the others have their own
+    "fedadagrad": "fedopt", "fedadam": "fedopt", "fedyogi": "fedopt", "malenia": "rennala",
+}  # fmt: skip
 SHOWN = {"fedopt": "fedadam"}  # whose timeline is on such a page
 
 

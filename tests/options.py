@@ -28,6 +28,7 @@ EVERY_FEATURE = {
     "asofed",
     "fedasmu",
     "port",
+    "ringmaster",
     "wireless",
 }
 # For what the drivers' other tests try with all of these: rounds, groups with timers, and states of clients.
@@ -43,6 +44,12 @@ EXAMPLES: dict[str, Options] = {
     "fedyogi": {"steps": 4, "server_lr": 0.02},
     "fedasync": {"steps": 4, "rho": 0.01},
     "fedbuff": {"steps": 4, "size": 3, "concurrency": 4},
+    "fadas": {"steps": 4, "size": 3, "server_lr": 0.02, "threshold": 2},
+    "delay_adaptive": {"steps": 4, "threshold": 3},
+    "ringmaster": {"steps": 4, "threshold": 3},
+    "rennala": {"steps": 4, "size": 4},
+    "malenia": {"steps": 4, "size": 4},
+    "ringleader": {"steps": 4, "most": 3},
     "fedfa": {"steps": 4, "size": 3, "concurrency": 4, "weights": "share", "normalize": True},
     "fedcompass": {"q_min": 2, "q_max": 9, "momentum": 0.5},
     "moon": {"steps": 4, "clients_per_round": 3, "mu": 5.0},

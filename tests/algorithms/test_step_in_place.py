@@ -22,6 +22,7 @@ from tests.sim.sim_worlds import HARD, digits, make, normed
 IN_PLACE = {
     "fedasync", "fedat", "fedavg", "fedavgm", "fedbuff", "fedcompass", "feddyn", "fednova", "fedprox", "moon",
     "port", "scaffold", "wireless", "fedadagrad", "fedadam", "fedyogi", "first_of",
+    "fadas", "delay_adaptive", "ringmaster", "rennala", "malenia",
 }  # fmt: skip
 """Those whose step takes no memory of its own; the others need the updates until it is made."""
 

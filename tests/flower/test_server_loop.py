@@ -43,6 +43,12 @@ TERMS = terms_of(clients=SITES, lease=60.0, until=ob.Until(tasks=40), evaluate=o
 CAN = sorted(set(ob.ALGORITHMS) - {"wireless"})
 
 
+def made(name: str) -> ob.Algorithm:
+    """The algorithm, which lets tasks run to their ends: nothing reaches a node in mid-task."""
+    stopping = {"stop": False} if "stop" in ob.ALGORITHMS[name].signature.parameters else {}
+    return ob.ALGORITHMS[name](**{**OPTIONS.get(name, {}), **stopping})
+
+
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(TaskIdentity, "_run_id", 1)  # what Flower sets in a process of its own
@@ -97,7 +103,7 @@ def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
 @pytest.mark.parametrize("name", mostly_thorough(CAN, {"fedasmu"}))
 def test_every_algorithm_that_needs_no_radio(name: str, digits: Any, tmp_path: Path) -> None:
     data, test = digits
-    algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+    algorithm = made(name)
     grid = grid_of(data)
     assert serve_on(grid, algorithm, test, tmp_path / "run") == "reached 40 client tasks"
     record = check_run(tmp_path / "run", algorithm)
@@ -124,7 +130,7 @@ def test_the_same_replies_give_the_bits_of_one_process(digits: Any, tmp_path: Pa
 def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: Any, tmp_path: Path) -> None:
     """The same events, played to a coordinator with sites that keep everything in one process."""
     data, test = digits
-    algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+    algorithm = made(name)
     serve_on(grid_of(data), algorithm, test, tmp_path / "run")
     plan = read_run_spec(ob.read_run(tmp_path / "run").meta["plan"])
     maker = partial(build, plan.model, plan.sample_shape, plan.classes)
@@ -150,7 +156,7 @@ def test_nodes_keep_their_running_statistics(
     """Also between the two halves of a task that asks for a model, each of which may find a new process."""
     monkeypatch.setattr("offbeat.models.specs.build", normed)  # no built-in model has any
     data, test = digits
-    algorithm = ob.compose(ob.ALGORITHMS[name](**OPTIONS.get(name, {})), buffers="local")
+    algorithm = ob.compose(made(name), buffers="local")
     serve_on(grid_of(data), algorithm, test, tmp_path / "run")
     rows = list(ob.read_run(tmp_path / "run").rows())
     assert name != "fedasmu" or sum(row.name == "send" for row in rows) >= 3
@@ -402,6 +408,9 @@ def test_what_cannot_run_on_flower_is_refused(tmp_path: Path) -> None:
     grid = grid_of([])
     with pytest.raises(ob.UsageError, match="nothing reaches a Flower node in mid-task"):
         serve_on(grid, ob.port(epochs=3, size=2, tau_max=2, urgent=True), None, tmp_path / "run")
+    for algorithm in (ob.ringmaster(steps=2), ob.first_of(steps=2, late="stop")):
+        with pytest.raises(ob.UsageError, match=f"{algorithm.name} as it is set stops tasks before they are"):
+            serve_on(grid, algorithm, None, tmp_path / "run")
     terms = terms_of(evaluate=ob.Every(versions=1, at="clients"))
     with pytest.raises(ob.UsageError, match=r"evaluate.at = 'clients' is not allowed on Flower"):
         serve_on(grid, ob.fedavg(steps=2), None, tmp_path / "run", terms)

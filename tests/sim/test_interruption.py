@@ -69,7 +69,8 @@ def tensor_files(directory: Path) -> set[str]:
     [
         pytest.param("fedcompass", marks=pytest.mark.bits),
         *mostly_thorough(
-            [name for name in ob.ALGORITHMS if name != "fedcompass"], FEW | {"asofed", "scaffold"}
+            [name for name in ob.ALGORITHMS if name != "fedcompass"],
+            FEW | {"asofed", "scaffold", "ringleader"},
         ),
     ],
 )

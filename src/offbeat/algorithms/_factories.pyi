@@ -1,5 +1,7 @@
 # Written by scripts/write_catalogue.py.
 from offbeat.algorithms.asofed import asofed as asofed
+from offbeat.algorithms.delay_adaptive import delay_adaptive as delay_adaptive
+from offbeat.algorithms.fadas import fadas as fadas
 from offbeat.algorithms.fedasmu import fedasmu as fedasmu
 from offbeat.algorithms.fedasmu.fedssmu import fedssmu as fedssmu
 from offbeat.algorithms.fedasync import fedasync as fedasync
@@ -19,5 +21,9 @@ from offbeat.algorithms.fedprox import fedprox as fedprox
 from offbeat.algorithms.first_of import first_of as first_of
 from offbeat.algorithms.moon import moon as moon
 from offbeat.algorithms.port import port as port
+from offbeat.algorithms.rennala import malenia as malenia
+from offbeat.algorithms.rennala import rennala as rennala
+from offbeat.algorithms.ringleader import ringleader as ringleader
+from offbeat.algorithms.ringmaster import ringmaster as ringmaster
 from offbeat.algorithms.scaffold import scaffold as scaffold
 from offbeat.algorithms.wireless.iterations import wireless as wireless

@@ -46,7 +46,7 @@ LABEL_STYLES = tuple(Style(colour, dash) for dash, colours in _COLOURS.items() f
 _ALGORITHMS = (
     "fedavg", "fedcompass", "fedbuff", "fedasync", "fedasmu", "fedfa", "fedssmu", "port",
     "fedavgm", "fedprox", "fedat", "scaffold", "fednova", "moon", "feddyn", "fedlws",
-    "fedadam", "fedyogi", "fedadagrad", "asofed", "wireless", "first_of",
+    "fedadam", "fedyogi", "fedadagrad", "asofed", "wireless", "first_of", "fadas", "ringmaster",
 )  # fmt: skip
 ALGORITHM_STYLES: Styles = dict(zip(_ALGORITHMS, LABEL_STYLES, strict=False))
 """The style of each algorithm in every figure; those that are compared most come first."""

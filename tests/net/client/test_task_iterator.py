@@ -33,6 +33,7 @@ from offbeat.net.server.service import Service
 from offbeat.net.transport import OnChannel
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
+from offbeat.testing.journal import check_journal
 from offbeat.testing.network import MemoryNetwork
 from tests.conformance.settings import OPTIONS
 from tests.net.support import (
@@ -272,6 +273,44 @@ def test_a_recalled_loop_reports_at_the_end_of_its_epoch(
     epoch = -(-len(shares[0]) // BATCH)
     assert ended[task] == (3 * epoch, epoch, True)
     assert [row.steps for row in record.rows() if row.name == "arrived" and row.task == task] == [epoch]
+
+
+def test_a_site_is_free_within_one_step_of_a_stopped_task(
+    digits: Shares, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first site stays in the first step of its task until the server has stopped that."""
+    shares, _ = digits
+    stopped, cancel = Event(), TrainingTask.cancel
+
+    def heard(task: TrainingTask) -> None:
+        cancel(task)
+        stopped.set()
+
+    monkeypatch.setattr(TrainingTask, "cancel", heard)
+    algorithm = ob.ringmaster(threshold=1, steps=50)
+    ended: list[tuple[int, int, bool]] = []
+
+    def loop(site: int) -> None:
+        for task in ob.client(address, len(shares[site]), name=f"site-{site}", batch_size=BATCH):
+            module = task.load_into(net())
+            for _ in task.steps():
+                if site == 0 and task.version == 0:
+                    assert stopped.wait(300)
+            task.submit(module.state_dict())
+            if site == 0:
+                ended.append((task.number, task.done, task.cancelled))
+
+    with served(algorithm, tmp_path / "run", net, sites=2, tasks=6) as address:
+        take_part([lambda site=site: loop(site) for site in range(2)])  # type: ignore[misc]
+    record = ob.read_run(tmp_path / "run")
+    assert replay(record, algorithm).difference is None
+    check_journal(list(record.rows()))
+    rows = [row for row in record.rows() if row.name == "discard"]
+    assert rows
+    number, done, cancelled = ended[0]
+    assert (number, cancelled) == (rows[0].task, True)
+    assert done <= 1
+    assert record.meta["summary"]["bytes_down"] > record.meta["summary"]["bytes_up"]
 
 
 def context_of(algorithm: ob.Algorithm, learner: Any) -> TrainingContext:

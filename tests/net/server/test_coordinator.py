@@ -279,7 +279,7 @@ def test_a_lease_that_is_over_loses_the_task_and_the_site_may_bring_it_back() ->
     assert [(row.name, row.task) for row in outcome.rows] == [("joined", 0)]
     c.receive(13.0, "a", result())
     assert kinds(said(c)) == ["UpdateAck", "TaskAssignment"]
-    assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "lost": 0}
+    assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "discarded": 0, "lost": 0}
 
 
 def test_a_site_that_has_left_stays_known_and_silent_since_it_was_last_heard() -> None:
@@ -403,7 +403,7 @@ def test_an_update_of_other_data_is_not_taken(away: bool, other: dict[str, Any])
     c.receive(12.0, "a", result(0))
     assert kinds(said(c)) == ["UpdateAck"]
     c.receive(13.0, "a", result(assign.task))
-    assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "lost": 1}
+    assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "discarded": 0, "lost": 1}
 
 
 @pytest.mark.parametrize(
@@ -505,6 +505,38 @@ def test_a_recall_is_said_again_to_who_comes_back() -> None:
     assert TaskRecall(0) in again
     c.receive(9.0, "a", result(0, steps=3))
     assert said(c)[0] == UpdateAck(0, accepted=True)
+
+
+def test_a_task_that_is_stopped_is_cancelled_and_its_update_is_answered_as_not_needed() -> None:
+    c = coordinator(ob.ringmaster(threshold=1, steps=6), clients=2)
+    c.receive(0.0, "a", HELLO)
+    c.receive(0.0, "b", HELLO)
+    c.take()
+    c.receive(1.0, "a", result())
+    outcome = c.take()
+    assert [(name, type(m).__name__) for name, m in outcome.messages] == [
+        ("a", "UpdateAck"), ("b", "TaskCancel"), ("b", "TaskAssignment"), ("a", "TaskAssignment"),
+    ]  # fmt: skip
+    assert outcome.messages[1][1] == TaskCancel(1, "its delay has reached 1 versions")
+    assert (outcome.messages[2][1].task, outcome.messages[2][1].base) == (2, 1)
+    assert list(c.tensors.bases) == [2, 3], "the base of the stopped task is free"
+    # Its update was on the way. It is no event, and no failure of the site.
+    c.receive(1.5, "b", result(1))
+    outcome = c.take()
+    assert outcome.messages == [("b", UpdateAck(1, False, "its update is not needed"))]
+    assert outcome.rows == []
+    assert not c.rejected
+    assert (c.unused_bytes, c.driver.engine.bytes_up, c.driver.engine.bytes_down) == (12, 12, 48)
+    seen = snapshot(c, "")
+    assert (seen.discarded, seen.dropped, seen.held, seen.unused_bytes) == (1, 0, 0, 12)
+    # A site that comes back with it is told to let it go, and is given its present task.
+    c.disconnected(2.0, "b")
+    c.receive(3.0, "b", msgspec.structs.replace(HELLO, holds=1, run="r1"))
+    told = said(c, "b")
+    assert told[1] == TaskCancel(1, "its update is not needed")
+    assert (kinds(told[2:]), told[2].task) == (["TaskAssignment"], 2)
+    c.receive(4.0, "b", result(2))
+    assert said(c, "b")[0] == UpdateAck(2, accepted=True)
 
 
 class _Holding:

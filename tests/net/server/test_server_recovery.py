@@ -37,7 +37,8 @@ ROBUST = {
     "centered clip": ob.robust.CenteredClip(tau=0.1),
     "aflguard": ob.robust.AFLGuard(steps=2, every=3),
 }
-NAMES = ("fedbuff", "fedasmu", "scaffold", "port", "fedfa", "feddyn", "fedadam", "fedat", "first_of")
+NAMES = ("fedbuff", "fedasmu", "scaffold", "port", "fedfa", "feddyn", "fedadam", "fedat", "first_of",
+         "fadas", "ringmaster", "rennala", "ringleader")  # fmt: skip
 TASKS = 30
 META = {"label": "x", "algorithm": {"name": "x"}, "seed": SEED, "clients": 5}
 pytestmark = pytest.mark.usefixtures("one_thread")
