@@ -26,10 +26,11 @@ from offbeat.net.auth.ca import OwnAuthority
 from offbeat.net.auth.person import person
 from offbeat.net.auth.tokens import Tokens
 from offbeat.net.auth.tokens import read as read_tokens
-from offbeat.net.check import CheckResult, check_access
+from offbeat.net.checks import CheckResult, run_checks
 from offbeat.net.client.kit_connector import KitConnector
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.kit import KitFile
+from offbeat.net.site_checks import SITE_CHECKS, SiteSetUp
 from tests.net.authority import Authority
 from tests.net.support import server, shares_of_digits
 
@@ -274,7 +275,8 @@ def test_check_with_a_kit_says_how_long_its_token_lives(kit: Path, state: Path) 
         own = OwnAuthority(state)
         credentials = ServerCredentials(own.certificate, own.key, tokens=state / "tokens.json")
         async with server(credentials) as at:
-            return await check_access(at.address, access.credentials())
+            set_up = SiteSetUp(at.address, access.credentials())
+            return await asyncio.to_thread(lambda: list(run_checks(SITE_CHECKS, set_up)))
 
     found = asyncio.run(story())
     assert all(result.passed for result in found)

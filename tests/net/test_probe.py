@@ -175,8 +175,8 @@ def test_all_steps_are_passed(authority: Authority, tmp_path: Path):
         async with server(certificate) as at, connect_proxy() as proxy:
             given = SiteCredentials("north", ca=authority.file)
             found = await asyncio.to_thread(probe, at.address, given, Proxy(HOST, proxy.port))
-            assert [name for name, _ in found.steps] == ["address", "proxy", "TLS", "HTTP/2"]
-            assert found.expires.endswith("GMT")
+            assert list(found) == ["address", "proxy", "TLS", "HTTP/2"]
+            assert found["TLS"].endswith("GMT")
             assert proxy.asked == [f"CONNECT {at.address} HTTP/1.1"]
             assert at.heard.links == []
 

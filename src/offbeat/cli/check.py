@@ -1,19 +1,21 @@
 """The command that tries out a site's set-up, and shows its kit."""
 
-import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.check_results import show_results
 from offbeat.cli.common_options import AccessSets, AsJson, SiteName, SiteState
 from offbeat.cli.join import make_policy
 from offbeat.cli.keys import KeyGroup, grouped_sets
 from offbeat.cli.kit import show_kit
+from offbeat.cli.show_checks import show_checks
 from offbeat.cli.site_access import ACCESS, Access, Target
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
+
+if TYPE_CHECKING:
+    from offbeat.net.site_checks import SiteSetUp
 
 GROUPS = {"access": KeyGroup(ACCESS.module, ACCESS.cls, (("give_up_after", "check connects once"),))}
 SECTIONS = {
@@ -52,34 +54,14 @@ def check(
     if policy_out is not None:
         raise UsageError(f"--out {policy_out} is for the policy in a kit: give KIT --offline too")
     with requires_extra("net"):
-        from offbeat.net.check import (
-            CheckResult,
-            check_access,
-            check_disk,
-            check_loading,
-            check_throughput,
-            check_way,
-        )
+        from offbeat.net.checks import Check
         from offbeat.net.proxy import proxy_for
+        from offbeat.net.site_checks import SITE_CHECKS, SiteSetUp
 
         access = Access.of(target, name, settings.get("access", {}))
-    credentials, way = access.credentials(), proxy_for(access.place, access.options.proxy)
-    results = list(check_way(access.place, credentials, way))
-    reached = all(result.passed for result in results)
-    if access.fingerprint is not None:
-        # What the site and the server compare, before anything that the server answers.
-        results.insert(0, CheckResult("fingerprint", True, access.fingerprint))
-    if reached:
-        results += asyncio.run(check_access(access.place, credentials, way))
-    if all(result.passed for result in results):
-        results.append(asyncio.run(check_throughput(access.place, credentials, way)))
-    if state is not None:
-        results.append(check_disk(state))
-    if data is not None:
-        results.append(check_loading("data", lambda: _samples(data)))
-    if policy is not None:
-        results.append(check_loading("policy", lambda: _policy(policy)))
-    show_results(results, as_json=as_json)
+    proxy = proxy_for(access.place, access.options.proxy)
+    set_up = SiteSetUp(access.place, access.credentials(), proxy, access.fingerprint, state, data, policy)
+    show_checks((*SITE_CHECKS, Check("data", _data), Check("policy", _policy)), set_up, as_json=as_json)
 
 
 def _show(kit: Path, policy_out: Path | None, as_json: bool) -> None:
@@ -95,12 +77,16 @@ def _show(kit: Path, policy_out: Path | None, as_json: bool) -> None:
     show_kit(found, as_json=as_json)
 
 
-def _samples(data: str) -> str:
+def _data(set_up: "SiteSetUp") -> str | None:
+    if set_up.data is None:
+        return None
     from offbeat.data.site import site_data
 
-    return f"{site_data(data).samples(0)} samples to train on"
+    return f"{site_data(set_up.data).samples(0)} samples to train on"
 
 
-def _policy(file: Path) -> str:
-    make_policy(file, None)
-    return f"{file} is a policy"
+def _policy(set_up: "SiteSetUp") -> str | None:
+    if set_up.policy is None:
+        return None
+    make_policy(set_up.policy, None)
+    return f"{set_up.policy} is a policy"

@@ -19,6 +19,7 @@ from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.event_loop import run_until_interrupted
 from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.own_credentials import with_own
+from offbeat.cli.show_checks import show_checks
 from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, stopped_by, touch
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -148,7 +149,7 @@ def serve(
     common_options.check_recipe(recipe)
     with requires_extra("net"):
         from offbeat.cli import server_set_up
-        from offbeat.cli.check_server import check_set_up
+        from offbeat.cli.server_checks import SERVER_CHECKS
         from offbeat.net import descriptors
         from offbeat.net.auth.ca import OwnAuthority
         from offbeat.net.auth.certificate_dates import watch_certificate
@@ -188,20 +189,21 @@ def serve(
         allow=allowed, mirror=mirror,
     )  # fmt: skip
     if check:
-        check_set_up(set_up, as_json=as_json)
+        show_checks(SERVER_CHECKS, set_up, as_json=as_json)
         return
     if as_json:
         raise UsageError("--json is for the results of --check: give both, or neither")
     if keeps_own:
         renew_certificate(authority)
     server_set_up.check_access(set_up)
+    server_set_up.check_address(set_up)
     server_set_up.check_not_served(state)
     # After a server has died, its process number may be another process's.
     with suppress(OSError):
         (state / SERVER).unlink()
     stopped_by(state)
     place = server_set_up.page_address(set_up)
-    made = server_set_up.make_run(set_up)
+    made = set_up.run
 
     async def run() -> str | None:
         async with AsyncExitStack() as stack:

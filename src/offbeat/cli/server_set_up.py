@@ -5,6 +5,7 @@ Nothing here opens or writes anything. Each function raises `UsageError` or `Run
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from offbeat.allowed import Allow
@@ -15,7 +16,7 @@ from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Samples
 from offbeat.experiment import Experiment
 from offbeat.net.address import is_local, split
-from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
+from offbeat.net.auth.credentials import Authenticator, ServerCredentials
 from offbeat.net.auth.tls import page_tls, server_tls
 from offbeat.net.auth.tokens import Tokens
 from offbeat.net.grpc import server as grpc_server
@@ -27,6 +28,21 @@ from offbeat.recipes.build import make_algorithm, make_experiment, make_server_l
 from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.schema import DATABASE
+
+
+@dataclass(frozen=True)
+class MadeRun:
+    """A run that a server can be asked for.
+
+    Attributes:
+        experiment: What the run is.
+        callbacks: What is called while it goes on.
+        test: Its test data. None means that there are none.
+    """
+
+    experiment: Experiment
+    callbacks: Sequence[Callback]
+    test: Samples | None
 
 
 @dataclass(frozen=True)
@@ -59,31 +75,28 @@ class ServerSetUp:
     allow: Allow
     mirror: Path | None
 
-
-@dataclass(frozen=True)
-class MadeRun:
-    """A run that a server can be asked for.
-
-    Attributes:
-        experiment: What the run is.
-        callbacks: What is called while it goes on.
-        test: Its test data. None means that there are none.
-    """
-
-    experiment: Experiment
-    callbacks: Sequence[Callback]
-    test: Samples | None
+    @cached_property
+    def run(self) -> MadeRun:
+        """The run that the recipe means, with its test data."""
+        recipe, allow = self.recipe, self.allow
+        algorithm = make_algorithm(recipe.algorithm, allow)
+        learner = make_server_learner(recipe, self.test, allow)
+        evaluates = recipe.evaluate.at_server and learner.data.test is not None
+        if recipe.metric is not None and evaluates:
+            check_metrics(recipe, learner, recipe.metric)
+        called = make_callbacks(recipe.callbacks, allow)
+        return MadeRun(make_experiment(recipe, algorithm, learner), called, learner.data.test)
 
 
 def check_access(set_up: ServerSetUp) -> None:
-    """Check the credentials, and that the server can listen."""
-    credentials = set_up.credentials
-    credentials.check(set_up.listen)
-    for file in (credentials.certificate, credentials.key, credentials.client_ca):
-        if file is not None:
-            pem(file)
-    Authenticator(credentials)
-    server_tls(credentials)
+    """Check the credentials."""
+    set_up.credentials.check(set_up.listen)
+    server_tls(set_up.credentials)
+    Authenticator(set_up.credentials)
+
+
+def check_address(set_up: ServerSetUp) -> None:
+    """Check that the server can listen."""
     _check_free("--listen", set_up.listen, grpc_server.check_free)
 
 
@@ -112,26 +125,14 @@ def check_not_served(state: Path) -> None:
         )
 
 
-def make_run(set_up: ServerSetUp) -> MadeRun:
-    """The run that a recipe means, with its test data."""
-    recipe, allow = set_up.recipe, set_up.allow
-    algorithm = make_algorithm(recipe.algorithm, allow)
-    learner = make_server_learner(recipe, set_up.test, allow)
-    evaluates = recipe.evaluate.at_server and learner.data.test is not None
-    if recipe.metric is not None and evaluates:
-        check_metrics(recipe, learner, recipe.metric)
-    called = make_callbacks(recipe.callbacks, allow)
-    return MadeRun(make_experiment(recipe, algorithm, learner), called, learner.data.test)
-
-
-def check_state(set_up: ServerSetUp, experiment: Experiment) -> None:
+def check_state(set_up: ServerSetUp) -> None:
     """Check that the state directory is free for the run, or holds it, and that the run can begin."""
     check_not_served(set_up.state)
     if set_up.mirror is None:
         mirror_of(None, required=set_up.options.mirror_required)
     else:
         check_mirror(set_up.state, set_up.mirror)
-    check_run(experiment, set_up.state, set_up.options)
+    check_run(set_up.run.experiment, set_up.state, set_up.options)
 
 
 def _check_free(option: str, address: str, check: Callable[[str], object]) -> None:

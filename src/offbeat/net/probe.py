@@ -9,7 +9,6 @@ import socket
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +18,7 @@ from cryptography import x509
 
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.net.address import socket_path, split
+from offbeat.net.auth.certificates import hosts_of, tls_reason
 from offbeat.net.auth.credentials import SiteCredentials, pem
 from offbeat.net.proxy import Proxy
 
@@ -51,7 +51,7 @@ class UnreachableError(Exception):
 
     def __init__(self, step: str, reason: str, *, lasting: bool = False, usage: bool = False) -> None:
         super().__init__(reason)
-        self.passed: tuple[tuple[str, str], ...] = ()
+        self.passed: dict[str, str] = {}
         self.step, self.reason, self.lasting, self.usage = step, reason, lasting or usage, usage
 
     @property
@@ -62,23 +62,10 @@ class UnreachableError(Exception):
         return (UsageError if self.usage else RunError)(self.reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """The result of the probe.
-
-    Attributes:
-        steps: A step's name, and what was found there.
-        expires: When the server's certificate expires, as OpenSSL writes it; "" without TLS.
-    """
-
-    steps: tuple[tuple[str, str], ...]
-    expires: str = ""
-
-
 def probe(
     address: str, credentials: SiteCredentials, proxy: Proxy | None = None, seconds: float = SECONDS
-) -> Reached:
-    """Go the way to a server once.
+) -> dict[str, str]:
+    """Go the way to a server once; returns what was found at each step.
 
     Args:
         address: "HOST:PORT" or "unix:PATH".
@@ -94,35 +81,35 @@ def probe(
     try:
         return made.go()
     except UnreachableError as error:
-        error.passed = made.passed
+        error.passed = made.found
         raise
 
 
 class _Probe:
-    """A probe of one address."""
+    """A probe of one address.
+
+    Attributes:
+        found: What was found at each step. A failed handshake goes the way a second time to say why.
+    """
 
     def __init__(
         self, address: str, credentials: SiteCredentials, proxy: Proxy | None, seconds: float
     ) -> None:
         self._address, self._credentials, self._proxy, self._seconds = address, credentials, proxy, seconds
-        # What was found at each step; a failed handshake goes the way a second time to say why.
-        self._found: dict[str, str] = {}
+        self.found: dict[str, str] = {}
         self._path = socket_path(address)
         self._host, self._port = ("localhost", 0) if self._path is not None else split(address)
 
-    def go(self) -> Reached:
+    def go(self) -> dict[str, str]:
         """Take all steps."""
-        expires = ""
         with self._tunnel() as connection:
             if not self._credentials.tls(self._address):
                 self._settings(connection)
-                self._found["TLS"] = "none"
+                self.found["TLS"] = "none"
             else:
                 with self._handshake(connection) as secured:
-                    certificate = secured.getpeercert() or {}
-                    expires = str(certificate.get("notAfter", ""))
-                    found = f"{secured.version()}, the certificate is valid until {expires}"
-                    self._found["TLS"] = found
+                    expires = (secured.getpeercert() or {}).get("notAfter", "")
+                    self.found["TLS"] = f"{secured.version()}, the certificate is valid until {expires}"
                     if secured.selected_alpn_protocol() != "h2":
                         raise UnreachableError(
                             "HTTP/2",
@@ -131,7 +118,8 @@ class _Probe:
                             lasting=True,
                         )
                     self._settings(secured)
-        return Reached((*self.passed, ("HTTP/2", "the server answers")), expires)
+        self.found["HTTP/2"] = "the server answers"
+        return self.found
 
     # ---- address and proxy ----
 
@@ -139,16 +127,11 @@ class _Probe:
     def _tunnel(self) -> Iterator[socket.socket]:
         """A connection to the server, through the proxy if there is one."""
         with self._connection() as connection:
-            self._found["address"] = f"{self._way} answers"
+            self.found["address"] = f"{self._way} answers"
             if self._proxy is not None:
                 self._connect_through(connection, self._proxy)
-                self._found["proxy"] = f"it connects to {self._address}"
+                self.found["proxy"] = f"it connects to {self._address}"
             yield connection
-
-    @property
-    def passed(self) -> tuple[tuple[str, str], ...]:
-        """The steps that have passed, and what was found there."""
-        return tuple(self._found.items())
 
     @property
     def _way(self) -> str:
@@ -193,7 +176,7 @@ class _Probe:
             head = _head(connection)
         except OSError as error:
             raise UnreachableError(
-                "proxy", f"the proxy {proxy.place} has broken off ({_why(error)})"
+                "proxy", f"the proxy {proxy.place} has broken off ({tls_reason(error)})"
             ) from None
         words = head.split(b" ", 2)
         if not head.startswith(b"HTTP/1.") or len(words) < 2 or not words[1][:3].isdigit():
@@ -251,15 +234,15 @@ class _Probe:
                     )
         except ssl.SSLError as error:
             raise UsageError(
-                f"{credentials.authority} has no certificate that can be read ({_why(error)})"
+                f"{credentials.authority} has no certificate that can be read ({tls_reason(error)})"
             ) from None
         if credentials.certificate is not None and credentials.key is not None:
             try:
                 _load_pair(context, credentials.certificate, credentials.key)
             except (ssl.SSLError, ValueError) as error:
                 raise UsageError(
-                    f"{credentials.shown} and its key cannot be used ({_why(error)}); give a certificate and "
-                    "its own key, without a password"
+                    f"{credentials.shown} and its key cannot be used ({tls_reason(error)}); give a "
+                    "certificate and its own key, without a password"
                 ) from None
         return context
 
@@ -268,7 +251,8 @@ class _Probe:
         shown, code = self._certificate(), error.verify_code
         where = f"the certificate of the server at {self._address}"
         if code in _MISMATCH:
-            names = "" if shown is None else f"; it is for {_names(shown)}"
+            hosts = "" if shown is None else ", ".join(hosts_of(shown)) or _common_name(shown.subject)
+            names = hosts and f"; it is for {hosts}"
             reason = (
                 f"{where} is not for {self._host}{names}: give the address with a name of the certificate"
             )
@@ -302,7 +286,7 @@ class _Probe:
         certificate = self._credentials.certificate
         if expired := _expired(self._credentials):
             return UnreachableError("TLS", expired, usage=True)
-        why = _why(error)
+        why = tls_reason(error)
         if "alert" not in why and not (after and self._closes_after_handshake()):
             return UnreachableError("TLS", f"{self._address} has ended the connection during TLS ({why})")
         if certificate is None:
@@ -405,14 +389,6 @@ def _is_settings(frame: bytes) -> bool:
     return len(frame) == _FRAME and frame[3] == _SETTINGS and frame[5:] == b"\0\0\0\0"
 
 
-def _names(certificate: x509.Certificate) -> str:
-    """The names that a certificate is for."""
-    with suppress(x509.ExtensionNotFound, ValueError):
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        return ", ".join(str(name.value) for name in found) or "no name"
-    return _common_name(certificate.subject)
-
-
 def _common_name(name: x509.Name) -> str:
     return name.rfc4514_string() or "somebody without a name"
 
@@ -445,8 +421,3 @@ def _expired(credentials: SiteCredentials) -> str:
         f"{site_certificate.not_valid_after_utc:%Y-%m-%d}, not now: ask for another, and check "
         "this machine's clock"
     )
-
-
-def _why(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    return str(reason or type(error).__name__).replace("_", " ").lower()

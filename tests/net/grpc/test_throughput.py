@@ -10,15 +10,24 @@ from grpc import aio
 
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.auth.tokens import make_token
-from offbeat.net.check import check_throughput
+from offbeat.net.checks import CheckResult, run_checks
 from offbeat.net.grpc import throughput as module
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.throughput import THROUGHPUT, measure
 from offbeat.net.messages import Register, UpdateAck, UpdateSubmission
+from offbeat.net.site_checks import SITE_CHECKS, SiteSetUp
 from offbeat.net.transport import ChannelClosedError
 from tests.net.support import LIMITS, server
 
 NORTH = SiteCredentials(name="north")
+THE_CHECK = [check for check in SITE_CHECKS if check.name == "throughput"]
+
+
+async def checked(address: str, credentials: SiteCredentials) -> CheckResult:
+    """The result of the check of a site's throughput."""
+    set_up = SiteSetUp(address, credentials)
+    (result,) = await asyncio.to_thread(lambda: list(run_checks(THE_CHECK, set_up)))
+    return result
 
 
 def test_some_megabytes_go_both_ways_beside_a_connection_that_stays(monkeypatch: pytest.MonkeyPatch):
@@ -49,7 +58,7 @@ def test_without_a_credential_it_is_refused(tmp_path: Path):
             for wrong in (SiteCredentials(token="north:wrong"), NORTH):
                 with pytest.raises(ChannelClosedError, match=r"the token is not valid|no token"):
                     await measure(at.address, wrong, LIMITS)
-            result = await check_throughput(at.address, NORTH)
+            result = await checked(at.address, NORTH)
             assert (result.passed, "no token" in result.text) == (False, True)
             assert at.listener.rejected["credential"] == 3
 
@@ -64,7 +73,7 @@ def test_one_at_a_time_and_one_of_a_site_in_a_while(monkeypatch: pytest.MonkeyPa
             assert await measure(at.address, NORTH, LIMITS) is not None
             with pytest.raises(ChannelClosedError, match="measures the throughput of a site at this moment"):
                 await measure(at.address, NORTH, LIMITS)
-            result = await check_throughput(at.address, NORTH)
+            result = await checked(at.address, NORTH)
             assert result.passed, "the site has no fault"
             assert result.text.startswith("not measured: the server measures the throughput of a site")
             assert await measure(at.address, SiteCredentials(name="east"), LIMITS) is not None
@@ -78,7 +87,7 @@ def test_while_another_site_is_measured_the_check_says_so_and_does_not_fail():
         async with server() as at, aio.insecure_channel(at.address) as channel:
             call: Any = channel.stream_stream(THROUGHPUT)(metadata=NORTH.metadata())
             await call.initial_metadata()
-            result = await check_throughput(at.address, SiteCredentials(name="east"))
+            result = await checked(at.address, SiteCredentials(name="east"))
             assert result.passed
             assert "not measured: the server measures the throughput of a site at this moment" in result.text
             call.cancel()
@@ -99,7 +108,7 @@ def test_a_site_that_measures_on_and_on_is_told_when_it_may_again(monkeypatch: p
                 now += 60.0
             with pytest.raises(ChannelClosedError, match=r"of north 12 times in an hour.*again in 48 min"):
                 await measure(at.address, NORTH, LIMITS)
-            assert (await check_throughput(at.address, NORTH)).passed
+            assert (await checked(at.address, NORTH)).passed
             assert await measure(at.address, SiteCredentials(name="east"), LIMITS) is not None
             now = 3601.0
             assert await measure(at.address, NORTH, LIMITS) is not None
@@ -135,12 +144,12 @@ def test_who_sends_more_is_cut_off(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_slow_line_is_a_fault(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("offbeat.net.check.LEAST_THROUGHPUT", 1e15)
+    monkeypatch.setattr("offbeat.net.site_checks.LEAST_THROUGHPUT", 1e15)
     monkeypatch.setattr(module, "MOST_BYTES", 2**17)
 
     async def story() -> None:
         async with server() as at:
-            result = await check_throughput(at.address, NORTH)
+            result = await checked(at.address, NORTH)
             assert not result.passed
             assert "ask the network's operator, or train with a codec" in result.text
 

@@ -26,6 +26,7 @@ from filelock import FileLock
 
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.documents import read_bytes
+from offbeat.net.auth.certificates import hosts_of
 from offbeat.runs.durable_files import make_directory, write_private
 
 FOLDER = "tls"
@@ -162,18 +163,6 @@ def covers(hosts: Sequence[str], host: str) -> bool:
     wanted = check_host(host)
     star = f"*.{wanted.partition('.')[2]}"
     return wanted in hosts or (star in hosts and not wanted[0].isdigit())
-
-
-def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The alternative names of a certificate that are names of hosts or addresses."""
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
-        return ()
-    return (
-        *found.get_values_for_type(x509.DNSName),
-        *map(str, found.get_values_for_type(x509.IPAddress)),
-    )
 
 
 def fingerprints(certificates: Sequence[x509.Certificate]) -> str:

@@ -37,12 +37,17 @@ def check_usage(option: str, certificate: bytes, usage: x509.ObjectIdentifier) -
         )
 
 
-def check_pair(option: str, certificate: bytes, other: str, key: bytes) -> None:
-    """Check that a key (PEM) is a certificate's, and has no password. Raises `UsageError`."""
+def load_certificate(option: str, certificate: bytes) -> x509.Certificate:
+    """Read a certificate (PEM). Raises `UsageError`, whose sentence begins with the option."""
     try:
-        public = x509.load_pem_x509_certificate(certificate).public_key()
+        return x509.load_pem_x509_certificate(certificate)
     except ValueError:
         raise UsageError(f"{option} is no certificate: give one in PEM") from None
+
+
+def check_pair(option: str, certificate: bytes, other: str, key: bytes) -> None:
+    """Check that a key (PEM) is a certificate's, and has no password. Raises `UsageError`."""
+    public = load_certificate(option, certificate).public_key()
     try:
         private = load_pem_private_key(key, password=None)
     except (ValueError, TypeError):
@@ -72,6 +77,18 @@ def names_in(certificate: bytes) -> tuple[str, ...]:
     return tuple(other.get_values_for_type(x509.DNSName)) if len(other) == 1 else tuple(map(str, other))
 
 
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The alternative names of a certificate that are names of hosts or addresses."""
+    try:
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ()
+    return (
+        *found.get_values_for_type(x509.DNSName),
+        *map(str, found.get_values_for_type(x509.IPAddress)),
+    )
+
+
 def ends_at(certificate: bytes) -> float | None:
     """When a certificate expires, in seconds since 1970; None for a text that is no certificate."""
     try:
@@ -87,3 +104,9 @@ def is_same(certificate: bytes, other: bytes) -> bool:
     except ValueError:
         return False
     return first == second
+
+
+def tls_reason(error: Exception) -> str:
+    """The reason of an error of TLS or of a socket, in plain words."""
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+    return str(reason or type(error).__name__).replace("_", " ").lower()

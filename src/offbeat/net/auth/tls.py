@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from offbeat.core.errors import UsageError
-from offbeat.net.auth.certificates import SERVER, check_usage
+from offbeat.net.auth.certificates import SERVER, check_usage, tls_reason
 from offbeat.net.auth.credentials import ServerCredentials, pem
 from offbeat.net.auth.reloading import ReloadingFiles
 
@@ -64,7 +64,7 @@ def _for_grpc(certificate: Path, key: Path, client_ca: Path | None) -> grpc.Serv
             context.load_verify_locations(client_ca)
     except (ssl.SSLError, OSError) as error:
         raise UsageError(
-            f"client-ca = {client_ca}: it cannot be used ({_why(error)}); give certificates (PEM)"
+            f"client-ca = {client_ca}: it cannot be used ({tls_reason(error)}); give certificates (PEM)"
         ) from None
     return grpc.ssl_server_certificate_configuration([pair], authority)
 
@@ -79,11 +79,6 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     except (ssl.SSLError, OSError, ValueError) as error:
         raise UsageError(
             f"cert = {certificate}, key = {key}: they cannot be used "
-            f"({_why(error)}); give a certificate and its own key, without a password"
+            f"({tls_reason(error)}); give a certificate and its own key, without a password"
         ) from None
     return context
-
-
-def _why(error: Exception) -> str:
-    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-    return str(reason).replace("_", " ").lower()

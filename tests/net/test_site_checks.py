@@ -3,20 +3,24 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from offbeat.core.errors import UsageError
-from offbeat.net import check as module
+from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.net import site_checks as module
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.auth.tokens import make_token
-from offbeat.net.check import CheckResult, check_access, check_disk, check_loading, check_way
+from offbeat.net.checks import CheckResult, run_checks
 from offbeat.net.proxy import Proxy
+from offbeat.net.site_checks import SITE_CHECKS, SiteSetUp, check_disk
 from offbeat.version import __version__
 from tests.net.authority import Authority
 from tests.net.connect_proxy import connect_proxy
 from tests.net.support import server
+
+
+def checked(address: str, credentials: SiteCredentials, proxy: Proxy | None = None) -> list[CheckResult]:
+    return list(run_checks(SITE_CHECKS, SiteSetUp(address, credentials, proxy)))
 
 
 def shown(results: list[CheckResult]) -> list[tuple[str, bool]]:
@@ -35,11 +39,10 @@ def test_a_set_up_that_is_right_passes_and_takes_no_part(tmp_path: Path):
             connect_proxy("anna:secret") as proxy,
         ):
             way = Proxy("127.0.0.1", proxy.port, "anna", "secret")
-            found = await asyncio.to_thread(lambda: list(check_way(at.address, given, way)))
-            assert shown(found) == [(step, True) for step in ("address", "proxy", "TLS", "HTTP/2")]
-            found = await check_access(at.address, given, way)
-            assert shown(found) == [("access", True), ("version", True), ("clock", True)]
-            assert found[1].text == f"server {__version__}, site {__version__}"
+            found = await asyncio.to_thread(checked, at.address, given, way)
+            names = ["address", "proxy", "TLS", "HTTP/2", "access", "version", "clock", "throughput"]
+            assert shown(found) == [(name, True) for name in names]
+            assert found[5].text == f"server {__version__}, site {__version__}"
             assert at.heard.links == []
 
     asyncio.run(story())
@@ -50,11 +53,13 @@ def test_what_is_wrong_with_the_access_is_told(tmp_path: Path, monkeypatch: pyte
 
     async def story() -> None:
         async with server(ServerCredentials(tokens=tmp_path / "tokens.json")) as at:
-            (found,) = await check_access(at.address, SiteCredentials(token="north:wrong"))
+            wrong = SiteCredentials(token="north:wrong")
+            *way, found = await asyncio.to_thread(checked, at.address, wrong)
+            assert all(result.passed for result in way)
             assert (found.name, found.passed) == ("access", False)
             assert "the token is not valid" in found.text
             monkeypatch.setattr(module, "time", lambda: time.time() - 3600)
-            *_, clock = await check_access(at.address, SiteCredentials(token=token))
+            *_, clock = await asyncio.to_thread(checked, at.address, SiteCredentials(token=token))
             assert (clock.name, clock.passed) == ("clock", False)
             assert "differs from the server's by 60 min: set it" in clock.text
 
@@ -69,8 +74,7 @@ def test_the_way_ends_at_the_first_step_that_fails(tmp_path: Path):
                 (None, Proxy("127.0.0.1", proxy.port), [("address", True), ("proxy", False)]),
                 (tmp_path / "missing.pem", None, [("TLS", False)]),
             ):
-                given = SiteCredentials("north", ca=ca)
-                found = await asyncio.to_thread(lambda c=given, w=way: list(check_way(at.address, c, w)))
+                found = await asyncio.to_thread(checked, at.address, SiteCredentials("north", ca=ca), way)
                 assert shown(found) == expected
 
     asyncio.run(story())
@@ -79,35 +83,29 @@ def test_the_way_ends_at_the_first_step_that_fails(tmp_path: Path):
 @pytest.mark.parametrize("address", ["https://fl.example.org", "[::1:5", "unix:"])
 def test_what_is_no_address_is_wrong_usage(address: str):
     with pytest.raises(UsageError, match="it must be"):
-        list(check_way(address, SiteCredentials("north")))
+        SiteSetUp(address, SiteCredentials("north"))
 
 
 def test_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    assert check_disk(tmp_path / "not" / "yet").passed
+    assert "GB are free" in check_disk(tmp_path / "not" / "yet")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
-    assert "is no directory" in check_disk(tmp_path / "file").text
+    with pytest.raises(OffbeatError, match="is no directory"):
+        check_disk(tmp_path / "file")
     monkeypatch.setattr(module, "LEAST_FREE", 1 << 62)
-    assert not check_disk(tmp_path).passed
-
-
-def test_what_cannot_be_loaded_is_told():
-    def fails() -> Any:
-        raise UsageError("no such data")
-
-    assert check_loading("data", fails) == CheckResult("data", False, "no such data")
-    assert check_loading("data", lambda: "5 samples") == CheckResult("data", True, "5 samples")
+    with pytest.raises(OffbeatError, match=r"are free at .*: free "):
+        check_disk(tmp_path)
 
 
 def test_the_steps_before_one_that_fails_say_what_was_found():
     async def story() -> None:
         async with server() as at, connect_proxy("anna:secret") as proxy:
             wrong = Proxy("127.0.0.1", proxy.port, "anna", "wrong")
-            found = await asyncio.to_thread(lambda: list(check_way(at.address, SiteCredentials("a"), wrong)))
+            found = await asyncio.to_thread(checked, at.address, SiteCredentials("a"), wrong)
             assert shown(found) == [("address", True), ("proxy", False)]
             assert found[0].text == f"the proxy 127.0.0.1:{proxy.port} answers"
         closed = Proxy("127.0.0.1", proxy.port)
-        (found,) = await asyncio.to_thread(lambda: list(check_way(at.address, SiteCredentials("a"), closed)))
+        (found,) = await asyncio.to_thread(checked, at.address, SiteCredentials("a"), closed)
         assert found.text.endswith("check the address, and whether the proxy runs there (access.proxy)")
 
     asyncio.run(story())

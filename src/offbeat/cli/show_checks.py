@@ -1,6 +1,6 @@
-"""The results of checks, as lines or as JSON, and the exit code."""
+"""Runs checks, and prints their results as lines or as JSON."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import typer
@@ -8,11 +8,14 @@ import typer
 from offbeat.cli.console import out, print_json
 
 if TYPE_CHECKING:
-    from offbeat.net.check import CheckResult
+    from offbeat.net.checks import Check, SetUp
 
 
-def show_results(results: "Sequence[CheckResult]", *, as_json: bool) -> None:
-    """Print the results. Ends with exit code 1 if a check has failed."""
+def show_checks(checks: "Iterable[Check[SetUp]]", set_up: "SetUp", *, as_json: bool) -> None:
+    """Run the checks and print the results. Ends with exit code 1 if a check has failed."""
+    from offbeat.net.checks import run_checks
+
+    results = list(run_checks(checks, set_up))
     if as_json:
         print_json(list(results))
     else:
