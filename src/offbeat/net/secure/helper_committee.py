@@ -6,7 +6,7 @@ replaced by one of other helpers. The committee itself follows from the journal;
 
 import logging
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from offbeat.core.errors import UsageError
@@ -14,6 +14,7 @@ from offbeat.core.events import CommitteeFormed, Version
 from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.net.messages import Register
 from offbeat.net.monitor.snapshot import HelpersView, helpers_text
+from offbeat.net.secure.served_run import ServedRun
 from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.refusals import SecureRefusal
 from offbeat.secure.unmasking import check_instance
@@ -30,8 +31,7 @@ class HelperCommittee:
         new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
             the recorded one goes on.
         out: Why helpers are not asked any more, by name, as the releases have shown.
-        close: close(name, reason): closes a helper's connection.
-        draw: Draws a number of random bytes.
+        run: The run, which closes helpers' connections.
 
     Attributes:
         names: Names of the helpers.
@@ -44,17 +44,10 @@ class HelperCommittee:
         plan: ReleasePlan,
         new_helpers: tuple[str, ...] | None,
         out: Mapping[str, str],
-        close: Callable[[str, str], object],
-        draw: Callable[[int], bytes] = os.urandom,
+        run: ServedRun,
     ) -> None:
         assert plan.privacy.secure is not None
-        self._plan, self._secure, self._out, self._close, self._draw = (
-            plan,
-            plan.privacy.secure,
-            out,
-            close,
-            draw,
-        )
+        self._plan, self._secure, self._out, self._run = plan, plan.privacy.secure, out, run
         self._replaces, self._forming = new_helpers is not None, True
         self.names = new_helpers or plan.privacy.secure.helpers
         self._known = {*plan.privacy.secure.helpers, *self.names}
@@ -168,7 +161,7 @@ class HelperCommittee:
     def next_committee(self) -> CommitteeFormed:
         """The event by which those that are there form the committee."""
         before = self.formed
-        run = self._draw(RUN_BYTES) if before is None else before.run
+        run = os.urandom(RUN_BYTES) if before is None else before.run
         keys = ((name, *self._keys[name]) for name in self.names)
         helpers = tuple((name, public.hex(), verify.hex()) for name, public, verify in keys)
         epoch = 1 if before is None else before.epoch + 1
@@ -203,7 +196,7 @@ class HelperCommittee:
             self._forming = True
             # The other helpers serve the committee that is to be replaced.
             for other in list(self.connected):
-                self._close(other, "a new committee is being formed")
+                self._run.close(other, "a new committee is being formed")
             self.connected.clear()
         if register.committee:
             return SecureRefusal.COMMITTED.format(name=name)

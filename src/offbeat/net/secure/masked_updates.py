@@ -1,6 +1,6 @@
 """Masked updates of sites: checked, and as the one vector that is stored and held."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -10,6 +10,7 @@ from offbeat.core.commands import Train
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.net.messages import UpdateAck, UpdateSubmission
+from offbeat.net.secure.helper_committee import HelperCommittee
 from offbeat.net.secure.served_run import ServedRun
 from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, check_lr, check_steps
@@ -23,18 +24,19 @@ class MaskedUpdateCheck:
 
     Args:
         run: The run.
-        committee: Gives its committee.
+        helpers: Its helpers.
         samples_unit: Of what the numbers of samples are multiples that sites tell.
     """
 
-    def __init__(self, run: ServedRun, committee: Callable[[], Committee], samples_unit: int) -> None:
-        self._run, self._committee, self.samples_unit = run, committee, samples_unit
+    def __init__(self, run: ServedRun, helpers: HelperCommittee, samples_unit: int) -> None:
+        self._run, self._helpers, self.samples_unit = run, helpers, samples_unit
 
     def check(
         self, site: SiteRecord, command: Train, update: UpdateSubmission, base: Model
     ) -> LocalResult | None:
         """Check an update; None means that it is masked for another committee: its task is given again."""
-        committee = self._committee()
+        committee = self._helpers.formed
+        assert committee is not None
         if update.boxes and update.committee != committee.digest:
             refused = UpdateAck(command.task, accepted=False, reason=SecureRefusal.OTHER_MASK)
             self._run.send(site.name, refused)

@@ -6,7 +6,6 @@ a release goes on where it was: it is checked again, or its helpers are asked ag
 """
 
 import logging
-import os
 from array import array
 from collections.abc import Callable, Collection, Mapping
 from itertools import repeat
@@ -35,13 +34,12 @@ from offbeat.core.privacy.sums import Integers
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.monitor.snapshot import HelpersView
 from offbeat.net.secure.helper_committee import HelperCommittee
-from offbeat.net.secure.masked_updates import MaskedUpdateCheck, unpack
+from offbeat.net.secure.masked_updates import unpack
 from offbeat.net.secure.release_evidence import ReleaseEvidence
 from offbeat.net.secure.release_seeds import ReleaseSum
 from offbeat.net.secure.served_run import ServedRun
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_registry import SiteRecord
-from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
 from offbeat.secure.committee import Committee
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry
 from offbeat.secure.invalid_sums import invalid_sum
@@ -71,7 +69,6 @@ class SecureAggregation:
         plan: What is fixed for the releases of the run.
         options: The server's options: how long an unmasking waits, in which time a helper sends three
             heartbeats, and names of a new committee in place of the recorded one.
-        draw: Draws a number of random bytes.
 
     Attributes:
         helpers: The helpers, and the committee that they form.
@@ -79,19 +76,13 @@ class SecureAggregation:
         evidence: What releases have shown of helpers and sites.
     """
 
-    def __init__(
-        self,
-        run: ServedRun,
-        plan: ReleasePlan,
-        options: ServerOptions,
-        draw: Callable[[int], bytes] = os.urandom,
-    ) -> None:
+    def __init__(self, run: ServedRun, plan: ReleasePlan, options: ServerOptions) -> None:
         release = run.tensors.release
         assert isinstance(release, AwaitedSums)
         self._run, self._plan, self._times, self._sums = run, plan, options.unmasking, release
         self._lease = options.lease
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
-        self.helpers = HelperCommittee(plan, options.helpers, self.evidence.out, run.close, draw)
+        self.helpers = HelperCommittee(plan, options.helpers, self.evidence.out, run)
         self.recorded: Mapping[Version, ReleaseSum] = {}
         # The client of each task whose update has arrived: four bytes a task.
         self._owners = array("i")
@@ -214,16 +205,6 @@ class SecureAggregation:
         if client in self.evidence.aside:
             return Rejected(SecureRefusal.ASIDE.value, final=False)
         return None
-
-    def check_site(self, name: str, register: Register) -> None:
-        """Raises `InvalidUpdateError` for a helper of no run."""
-        if register.public_key:
-            helpers = ", ".join(self.names)
-            raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
-
-    def update_check(self, check: UpdateCheck) -> UpdateCheck:
-        """The check of masked updates."""
-        return MaskedUpdateCheck(self._run, self._formed, check.samples_unit)
 
     def _formed(self) -> Committee:
         assert self.helpers.formed is not None
@@ -369,13 +350,13 @@ class SecureAggregation:
     # ---- a release ----
 
     def tick(self, now: float) -> None:
-        """Let time pass."""
+        """Let time pass: answers that are late are not awaited, and a release that waits begins."""
         self._part_with_sites(now)
         self._note_silence(now)
         if self._unmasking is not None:
             self._follow(now, self._unmasking.tick(now))
         elif self._sums.waiting and self.helpers.ready and now >= self._ask_at:
-            self.begin_release(now)
+            self._begin_release(now)
 
     @property
     def deadline(self) -> float:
@@ -384,7 +365,7 @@ class SecureAggregation:
             return self._unmasking.deadline
         return self._ask_at if self._sums.waiting and self.helpers.ready else inf
 
-    def begin_release(self, now: float) -> None:
+    def _begin_release(self, now: float) -> None:
         """Begin the unmasking of the release that waits, or go on with it after a restart."""
         if not self.helpers.ready or self._unmasking is not None:
             return
@@ -541,7 +522,7 @@ class SecureAggregation:
         self._part_with_sites(now)
         self._tell_sent_away(before[2])
         if goes_on and self._sums.waiting:
-            self.begin_release(now)
+            self._begin_release(now)
 
     # ---- helpers and sites that are to blame ----
 

@@ -3,12 +3,12 @@
 from msgspec.structs import replace
 
 from offbeat.core.commands import Train
-from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.net.messages import UpdateSubmission
-from offbeat.net.server.site_directions import SiteDirections
+from offbeat.net.secure.masked_updates import MaskedUpdateCheck
+from offbeat.net.server.driver import Driver
 from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import EachUpdateCheck, UpdateCheck, UpdateForm
 
@@ -29,17 +29,16 @@ class PrivateUpdateCheck:
         return self._form.check(replace(update, metrics={}), base, command.steps, finite=False)
 
 
-def update_check_of(
-    plan: ReleasePlan | None, form: UpdateForm, tensors: GlobalModel, directions: SiteDirections
-) -> UpdateCheck:
-    """The check of the updates of a run, as long as they are not masked.
+def update_check_of(plan: ReleasePlan | None, form: UpdateForm, driver: Driver) -> UpdateCheck:
+    """The check of the updates of a run.
 
     Args:
         plan: What is fixed for the releases of the run. None means that each update is used by itself.
-        form: The form of an update.
-        tensors: The global model.
-        directions: Direction and size of each site's updates.
+        form: The form of an update that is not masked.
+        driver: The run's driver.
     """
     if plan is None:
-        return EachUpdateCheck(form, tensors, directions)
+        return EachUpdateCheck(form, driver.tensors, driver.directions)
+    if driver.helpers is not None:
+        return MaskedUpdateCheck(driver, driver.helpers.helpers, plan.privacy.samples_unit)
     return PrivateUpdateCheck(form, plan.privacy.samples_unit)

@@ -225,7 +225,7 @@ class Driver:
             self._settle(now)
         elif not isinstance(event, Released):
             # The end of a release begins the next one itself.
-            self.helpers.begin_release(now)
+            self.helpers.tick(now)
 
     def _settle(self, now: float) -> None:
         """Draw the consequences of an event that has been carried out, up to its version."""

@@ -114,8 +114,7 @@ class MessageHandler:
         self._ranges = run.algorithm.objective.metric_ranges
         self._names = MetricNames(("loss", "norm", *self._ranges))
         form = UpdateForm(run.algorithm.codec, options.norm_bound, self._ranges)
-        check = update_check_of(run.release_plan, form, driver.tensors, driver.directions)
-        self._updates = check if driver.helpers is None else driver.helpers.update_check(check)
+        self._updates = update_check_of(run.release_plan, form, driver)
         self._told_diverged = False
 
     def handle(self, now: float, name: str, message: FromSite) -> None:
@@ -237,12 +236,9 @@ class MessageHandler:
         """Whether a site may be in this run by what it tells of its data; one that may not is told why."""
         driver = self._driver
         try:
-            if driver.helpers is not None:
-                driver.helpers.check_site(name, register)
-            elif register.public_key:
-                raise InvalidUpdateError(
-                    SecureRefusal.NOT_A_HELPER.format(name=name, helpers="none"), "helper"
-                )
+            if register.public_key:
+                ours = "none" if driver.helpers is None else ", ".join(driver.helpers.names)
+                raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=ours), "helper")
             most, unit = self._options.max_samples, self._updates.samples_unit
             check_register(register, self._info.classes, self._labels_needed, most, unit)
             self._check_clients(name)
