@@ -75,6 +75,7 @@ def resume(
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
+    device: common_options.DeviceOfRecipe = None,
     callbacks: common_options.Callbacks = None,
     allow: AllowOption = None,
     as_json: common_options.AsJson = False,
@@ -99,6 +100,7 @@ def resume(
     with resumable(directory), live_progress() as progress:
         finished = resume_run(
             directory, execution, watch=RunWatcher(progress), callbacks=callbacks, until=until,
+            device=device,
             allow=allowed_names(allow, [directory], common_options.with_options(None, callbacks)),
         )  # fmt: skip
     show_run(finished, see_with(directory), as_json)

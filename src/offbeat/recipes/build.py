@@ -23,6 +23,7 @@ from offbeat.data.dataset import Dataset, Samples, sample_shape
 from offbeat.data.federated import FederatedData, Source
 from offbeat.data.site import server_data
 from offbeat.experiment import Experiment
+from offbeat.local.device import check_device
 from offbeat.local.feature_statistics import StatisticsLearner
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.models.specs import ModelMaker, NamedModel
@@ -219,12 +220,14 @@ def resume_run(
     watch: Watcher | None = None,
     callbacks: Sequence[Entry] | None = None,
     until: Until | None = None,
+    device: str | None = None,
     allow: Allow = NOTHING,
 ) -> Run:
     """Resume a run that was started from a recipe; options as of `run_recipe`.
 
     `callbacks` are those of a recipe; None means those that the run was started with. `until` are its limits
-    from now on; None means those that it had. `allow` is what the run's directory may name.
+    from now on, and `device` is where it trains; None means those that it had. `allow` is what the run's
+    directory may name.
     """
     record = read_run(directory)
     recipe = recorded_recipe(record)
@@ -232,6 +235,9 @@ def resume_run(
         recipe = recipe.model_copy(update={"until": until})
     if callbacks is not None:
         recipe = recipe.model_copy(update={"callbacks": tuple(callbacks)})
+    if device is not None:
+        check_device(device, "--device")
+        recipe = recipe.model_copy(update={"training": replace(recipe.training, device=device)})
     check_names(recipe, allow)
     algorithm = recorded_algorithm(record, allow)
     called = make_callbacks(recipe.callbacks, allow)
