@@ -94,12 +94,14 @@ for line in sys.stdin:
 
 def test_commands_that_make_no_model_do_not_import_pytorch(tmp_path: Path) -> None:
     run, kit = str(unpack(1, "served", tmp_path) / "run"), str(tmp_path / "north.kit")
+    noise = str(unpack(1, "served-noise", tmp_path) / "run")
     enrol = ["enrol", "north", "--state", str(tmp_path / "state"), "-o", kit, "--address", "localhost:1"]
     cases = {
         **{(name,): 0 for name in ("algorithms", "recipes", "models", "datasets", "--help")},
         ("algorithms", "fedasmu"): 0, ("recipes", "digits"): 0, ("new", str(tmp_path / "project")): 0,
         tuple(enrol): 0, ("check", kit, "--offline"): 0, ("check", kit, "--state", str(tmp_path)): 1,
-        ("status", run): 0, ("audit", run): 0, ("audit", run, "--verify"): 0, ("replay", run, "--print"): 0,
+        ("status", run): 0, ("status", noise): 0,
+        ("audit", run): 0, ("audit", run, "--verify"): 0, ("replay", run, "--print"): 0,
         ("join", "nowhere", "--data", "digits"): 2,
         ("join", "x.example:1", "--data", "digits", "--set", "access.proxy=socks5://x"): 2,
         ("backup", run, str(tmp_path / "copies")): 0,

@@ -4,9 +4,11 @@ from math import inf, sqrt
 
 import numpy as np
 import pytest
+import torch
 
 from offbeat.core.privacy.accounting import (
     Spent,
+    _log_cdf,
     coefficients,
     delta_of,
     epsilon_of,
@@ -117,3 +119,9 @@ def test_epsilon_is_that_of_dp_accounting() -> None:
                 pld.from_gaussian_mechanism(1 / float(alpha), value_discretization_interval=1e-4)
             )
         assert epsilon_of(spent.mu, DELTA) == pytest.approx(composed.get_epsilon_for_delta(DELTA), abs=1e-3)
+
+
+@pytest.mark.parametrize("x", [-1e4, -100.0, -35.1, -34.9, -9.0, -1.01, -0.99, 0.0, 3.0, 9.0])
+def test_the_logarithm_of_the_normal_distribution_is_pytorchs(x: float):
+    theirs = torch.special.log_ndtr(torch.tensor(x, dtype=torch.float64)).item()
+    assert _log_cdf(x) == pytest.approx(theirs, rel=1e-13)
