@@ -75,6 +75,8 @@ def restore(storm: Storm) -> Restored:
     storm.kill_server()
     storm.state.rename(later)
     shutil.copytree(copy, storm.state)
+    # The copy does not know the tokens that were renewed since.
+    storm.make_kits([*storm.helper_names, *storm.site_names])
     starts = storm.starts
     forget_ends(storm)
     storm.start_server()
@@ -83,6 +85,7 @@ def restore(storm: Storm) -> Restored:
     first = ends(storm)
     end_sites(storm)
     forget_ends(storm)
+    storm.make_kits(storm.site_names)
     storm.processes[0] = storm.start_sites(0)
     again = len(range(0, storm.sites, PROCESSES))
     storm.wait(lambda: len(ends(storm)) == again)
@@ -91,6 +94,7 @@ def restore(storm: Storm) -> Restored:
     for state in storm.logs.glob("*/state"):
         shutil.rmtree(state)
     forget_ends(storm)
+    storm.make_kits(storm.site_names)
     storm.processes = [storm.start_sites(place) for place in range(PROCESSES)]
     storm.wait(lambda: successes(storm) >= LATER)
     storm.finish()

@@ -9,7 +9,7 @@ import signal
 import socket
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -105,6 +105,7 @@ class Storm:
         self.recipe = directory / "recipe.yaml"
         self.recipe.write_text(yaml.safe_dump(recipe), encoding="utf-8")
         self.helper_names: list[str] = recipe.get("privacy", {}).get("secure", {}).get("helpers", [])
+        self.site_names = [f"site-{i}" for i in range(self.sites)]
         self.port = self.relay_port = 0
         self.server = self.network = 0
         self.processes: list[int] = []
@@ -123,17 +124,17 @@ class Storm:
         self.start_server()
         self.await_server()
         self.start_network()
-        self._make_kits()
+        self.make_kits([*self.helper_names, *self.site_names])
         for name in self.helper_names:
             self.start_helper(name)
         self.processes = [self.start_sites(place) for place in range(PROCESSES)]
         self.wait(lambda: newest_version(read_run(self.state)) > 0)
 
-    def _make_kits(self) -> None:
-        """Enrol the sites and the helpers; whatever happens to the server's disk, their kits stay these."""
-        self.kits.mkdir()
+    def make_kits(self, names: Iterable[str]) -> None:
+        """Enrol sites and helpers, or enrol them anew: a kit is renewed only while its site is connected."""
+        self.kits.mkdir(exist_ok=True)
         tokens, ca = self.state / "tokens.json", OwnAuthority(self.state).ca.read_text(encoding="utf-8")
-        for name in (*self.helper_names, *(f"site-{i}" for i in range(self.sites))):
+        for name in names:
             token = make_token(tokens, name, life=KIT_LIFE)
             kit = make_kit(f"127.0.0.1:{self.relay_port}", token, time.time() + KIT_LIFE, ca, "", "")
             write_kit(self.kit(name), kit)
@@ -203,7 +204,7 @@ class Storm:
 
     def start_sites(self, place: int) -> int:
         """Start one of the sites' processes."""
-        kits = [self.kit(f"site-{i}") for i in range(self.sites) if i % PROCESSES == place]
+        kits = [self.kit(name) for name in self.site_names[place::PROCESSES]]
         hostile = [f"site-{i}" for i in range(self.weather.hostile)]
         address, pace, masks = f"127.0.0.1:{self.relay_port}", self.weather.pace, bool(self.helper_names)
         return fork(
