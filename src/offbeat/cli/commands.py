@@ -39,6 +39,7 @@ from offbeat.cli import (
     verify,
 )  # fmt: skip
 from offbeat.cli.console import InterruptedByUserError, err, out
+from offbeat.cli.moved import OPTIONS
 from offbeat.cli.plug_ins import Commands
 from offbeat.cli.sections import Command, sectioned
 from offbeat.core.errors import OffbeatError, UsageError, is_out_of_memory
@@ -98,18 +99,6 @@ _SECTIONED: dict[Callable[..., None], type[Command]] = {
 for _group, _members in _COMMANDS.items():
     for _command in _members:
         app.command(cls=_SECTIONED.get(_command, Command), rich_help_panel=_group)(_command)
-_ALGORITHM = dict.fromkeys(("--algorithm", "--algorithms", "-a"), "--set algorithm=NAME")
-# What to give instead of an option that another command has.
-_ELSEWHERE = {
-    "run": {**_ALGORITHM, "--seeds": "--seed N, or use offbeat compare"},
-    "federate": _ALGORITHM,
-    "serve": {**_ALGORITHM, "--seed": "--set seed=N"},
-    "compare": {
-        "--algorithms": "--algorithm NAME for each",
-        "--jobs": "--workers N",
-        "--seed": "--seeds N, or --set seed=N",
-    },
-}
 # Commands whose `--set` changes a recipe.
 _OF_RECIPES = ("run", "compare", "serve", "federate", "simulate-like")
 
@@ -191,7 +180,7 @@ def _fail_of_command_line(error: Any) -> None:
     option, command = str(getattr(error, "option_name", None)), where.rpartition(" ")[2]
     key = OTHER_NAMES.get(option.removeprefix("--").replace("-", "_")) if command in _OF_RECIPES else None
     of_recipe = None if key is None else f"--set {key}=VALUE"
-    if (instead := _ELSEWHERE.get(command, {}).get(option, of_recipe)) is not None:
+    if (instead := OPTIONS.get(command, {}).get(option, of_recipe)) is not None:
         _fail(f"{where} has no option {option}: give {instead}", error.exit_code)
     # Click and typer may both add the same suggestion.
     message = re.sub(r"( Did you mean [^?]*\?)(\1)+", r"\1", message)
