@@ -36,6 +36,7 @@ from offbeat.algorithms.fedasmu.requests import LearnedTiming, log_probabilities
 from offbeat.experiment import Experiment
 from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import check
+from offbeat.runs.cached_vectors import CachedVectors
 from offbeat.runs.client_states import ClientStates
 from offbeat.sim.backend import LiveBackend
 from offbeat.sim.executors.in_process import InProcess
@@ -183,7 +184,7 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool, slower: float
     world = replace(recipe.world, clients=recipe.clients)
     run = SimulatedRun.of(Experiment(algorithm, learner, seed, recipe.until, recipe.evaluate), world)
     clients, recorder = ClientStates(), MemoryRecorder()
-    backend = LiveBackend(run, InProcess(learner, algorithm.objective), clients)
+    backend = LiveBackend(run, InProcess(learner, algorithm.objective), clients, CachedVectors())
     simulation = Simulation(run, backend, recorder)
     simulation.start()
     while simulation.stop_reason is None:

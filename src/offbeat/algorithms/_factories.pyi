@@ -1,5 +1,10 @@
 # Written by scripts/write_catalogue.py.
 from offbeat.algorithms.asofed import asofed as asofed
+from offbeat.algorithms.cached import ace as ace
+from offbeat.algorithms.cached import ca2fl as ca2fl
+from offbeat.algorithms.cached import fedstale as fedstale
+from offbeat.algorithms.cached import fedvarp as fedvarp
+from offbeat.algorithms.cached import mifa as mifa
 from offbeat.algorithms.delay_adaptive import delay_adaptive as delay_adaptive
 from offbeat.algorithms.fadas import fadas as fadas
 from offbeat.algorithms.fedasmu import fedasmu as fedasmu

@@ -59,11 +59,15 @@ class Rounds(Schedule):
             # The round is over, or no client was there to start one with.
             yield from self._next_round(state, view)
 
+    def clients_of_round(self, view: View) -> int:
+        """Number of clients that the next round asks, at most."""
+        return self.concurrency or len(view.fleet)
+
     def _next_round(self, state: Round, view: View) -> Iterator[Command]:
         if state.arrived:
             yield Aggregate(tuple(state.arrived))
             state.arrived.clear()
-        clients = view.sample_idle(self.concurrency or len(view.fleet))
+        clients = view.sample_idle(self.clients_of_round(view))
         state.expected.update(clients)
         for client in clients:
             yield train(client, self.programme, view)

@@ -42,7 +42,7 @@ from offbeat.runs.verify import named_files
 ATTEMPTS = 8
 MOST_OPEN = 500
 """Files that are held open; those of a run with more of them are opened one after the other."""
-_OF_CHECKPOINTS = re.compile(r"(state|version|update|client)-\d+(-b?float16)?\.safetensors", re.ASCII)
+_OF_CHECKPOINTS = re.compile(r"(state|version|update|client|cached)-\d+(-b?float16)?\.safetensors", re.ASCII)
 _AT_THE_END = "clients"  # the folder of the clients' own tensors
 _ITS_OWN = frozenset({DATABASE, SECRETS, UPDATES, BEST, NEW_BEST}) | NEVER_COPIED
 

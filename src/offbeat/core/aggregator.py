@@ -7,6 +7,7 @@ import msgspec
 from torch import Tensor
 
 from offbeat.core.buffers import Buffers
+from offbeat.core.client_cache import ClientCache
 from offbeat.core.events import Metrics
 from offbeat.core.features import AlgorithmPart
 from offbeat.core.model import Model, Tensors
@@ -65,6 +66,11 @@ class Aggregator(AlgorithmPart, Protocol):
         """Training of the server whose Δ_s is `ROOT_UPDATE` in the memory. None, the default, means none."""
         return None
 
+    @property
+    def caches(self) -> bool:
+        """Whether the rule keeps each client's last update, by `cached_step`; by default not."""
+        return False
+
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Compute the step.
 
@@ -91,6 +97,22 @@ class Aggregator(AlgorithmPart, Protocol):
 
         Returns:
             The step, as of `step`; may be the first update's `delta`.
+        """
+        return self.step(updates, model, memory)
+
+    def cached_step(
+        self, updates: Sequence[Update], model: Model, memory: Tensors, cache: ClientCache
+    ) -> Tensor:
+        """Compute the step of a rule that `caches`; by default it is `step`, which keeps no update.
+
+        Args:
+            updates: As of `step`.
+            model: As of `step`.
+            memory: As of `step`.
+            cache: Each client's last update: what is put or dropped counts if the step is applied.
+
+        Returns:
+            The step, as of `step`: never an entry of the cache, since the caller may write over it.
         """
         return self.step(updates, model, memory)
 

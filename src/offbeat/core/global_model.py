@@ -186,9 +186,10 @@ class GlobalModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the memories of the aggregator and the server steps, and of the shared vector."""
+        """Bytes of the aggregator's and the server steps' memories, the cache and the shared vector."""
         memories = (self.memory, *self.step_memories, {"shared": self.model.shared})
-        return sum(tensor.nbytes for memory in memories for tensor in memory.values())
+        in_memories = sum(tensor.nbytes for memory in memories for tensor in memory.values())
+        return in_memories + self.release.cache.nbytes
 
     def lose(self, task: TaskId) -> None:
         """Free the tensors of a task that is lost for good."""
@@ -218,8 +219,10 @@ class GlobalModel:
         if saved and reason is None and not all_finite(tensor for old in saved for tensor in old.changed()):
             reason = "the memory of its aggregator or server steps is not finite"
         if reason is None:
+            self.release.cache.commit()
             self.model, self._rounded = model, None
             return
+        self.release.cache.revert()
         for old in saved:
             old.restore()
         self.skipped.append(Skipped(command.version, reason))
@@ -291,6 +294,7 @@ class GlobalModel:
         self.model, self.version, self._rounded = alive or self.good.load(), version, None
         for memory in (self.memory, *self.step_memories):
             memory.clear()
+        self.release.cache.clear()
         self.updates = {task: u for task, u in self.updates.items() if u.task.newest <= event.to}
         if self.guard is not None:
             self.guard.roll_back(event.to)

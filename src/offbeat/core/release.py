@@ -12,6 +12,7 @@ from typing import Protocol
 from torch import Tensor
 
 from offbeat.core.aggregator import Aggregator, Update
+from offbeat.core.client_cache import ClientCache
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId, Event, Released, TaskId
@@ -29,9 +30,11 @@ class Release(Protocol):
     Attributes:
         fewest: Fewest updates of which a version is made.
         memory: What it keeps from one version to the next, by name; saved with the run.
+        cache: Last update of each client, of an aggregator that keeps them; saved with the run.
     """
 
     memory: Tensors
+    cache: ClientCache
 
     @property
     def fewest(self) -> int:
@@ -136,6 +139,7 @@ class EachUpdate(MadeAtOnce):
     def __init__(self, *, in_place: bool = False) -> None:
         self.in_place = in_place
         self.memory: Tensors = {}
+        self.cache = ClientCache()
 
     def clip(self, task: TaskId, steps: int, result: LocalResult, aggregator: Aggregator) -> LocalResult:
         """The update as it is."""
@@ -163,6 +167,8 @@ class EachUpdate(MadeAtOnce):
         command: Aggregate,
     ) -> Tensor:
         """The aggregator's step from the updates."""
+        if aggregator.caches:
+            return aggregator.cached_step(updates, model, memory, self.cache)
         step = aggregator.step_in_place if self.in_place else aggregator.step
         return step(updates, model, memory)
 

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from offbeat.core.aggregator import Update
+from offbeat.core.client_cache import CacheEntry
 from offbeat.core.errors import DamageError
 from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
@@ -17,6 +19,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.number_types import NumberType
 from offbeat.core.server import Server
+from offbeat.runs.cached_vectors import read_vector
 from offbeat.runs.damage import reading
 from offbeat.runs.files import ON_DEVICE, read_file, read_tensors
 from offbeat.runs.record import Checkpoint
@@ -30,7 +33,7 @@ def restore_model(
     checkpoint: Checkpoint,
     on_damage: Callable[[TaskId, DamageError], None] | None = None,
 ) -> None:
-    """Restore the model, the versions in flight, the updates held and the parts' memories.
+    """Restore the model, the versions in flight, the updates held, the parts' memories and the cache.
 
     The memory of the initial model is freed before the tensors are read.
 
@@ -60,6 +63,8 @@ def restore_model(
     for i, memory in enumerate(tensors.step_memories):
         memory.update(_under(state, f"step.{i}."))
     tensors.release.memory.update(_under(state, "noise."))
+    entries = {client: CacheEntry(*entry) for client, entry in checkpoint.cached.items()}
+    tensors.release.cache.restore(entries, 4 * layout.values, partial(read_vector, directory))
     if tensors.guard is not None and checkpoint.guard is not None:
         tensors.guard.restore(checkpoint.guard)
     versions = {server.version: tensors.sent}

@@ -58,13 +58,13 @@ def client_model(directory: Path, client: ClientId) -> Tensors:
     return read_tensors(directory / MODEL) | (read_tensors(own) if own.is_file() else {})
 
 
-def check_memory(limit: int | None) -> None:
-    """Raises `UsageError` unless `limit` is a number of bytes or None."""
+def check_memory(limit: int | None, option: str = "client_memory") -> None:
+    """Raises `UsageError` unless the option's `limit` is a number of bytes or None."""
     if limit is None:
         return
     if isinstance(limit, bool) or not isinstance(limit, Real) or not limit >= 0:
         raise UsageError(
-            f"client_memory = {limit!r} is not allowed: give a number of bytes from 0, or None for no limit"
+            f"{option} = {limit!r} is not allowed: give a number of bytes from 0, or None for no limit"
         )
 
 
@@ -82,6 +82,8 @@ class ClientStates:
         self._memory: OrderedDict[ClientId, Tensors] = OrderedDict()
         # The file of a client's present state.
         self._files: dict[ClientId, str] = {}
+        # The name that the file is to have, of states that were put with one.
+        self._names: dict[ClientId, str] = {}
         self._sizes: dict[ClientId, int] = {}
         self._written = 0
         self.bytes_in_memory = 0
@@ -100,17 +102,28 @@ class ClientStates:
         """A client's state; empty before its first. Do not change its tensors in place."""
         if client in self._memory:
             self._memory.move_to_end(client)
+        return self.peek(client)
+
+    def peek(self, client: ClientId) -> Tensors:
+        """A client's state, which does not count as used by this. Several threads may call it."""
+        if client in self._memory:
             return dict(self._memory[client])
         return read_tensors(self._folder() / self._files[client]) if client in self._files else {}
 
-    def put(self, client: ClientId, state: Tensors) -> None:
-        """Store a client's new state."""
+    def put(self, client: ClientId, state: Tensors, name: str | None = None) -> None:
+        """Store a client's new state.
+
+        Args:
+            client: The client.
+            state: The state.
+            name: Name of its file, if it gets one; a file of this name has this state already. None means
+                the next number.
+        """
         if not state and client not in self._sizes:
             return
-        self._forget(client)
-        old = self._files.pop(client, None)
-        if old is not None and self._files_are_ours:
-            (self._folder() / old).unlink()
+        self.drop(client)
+        if name is not None:
+            self._names[client] = name
         self._sizes[client] = sum(tensor.nbytes for tensor in state.values())
         self._memory[client] = state
         self.bytes_in_memory += self._sizes[client]
@@ -118,6 +131,15 @@ class ClientStates:
             oldest = next(iter(self._memory))
             self._write(oldest)
             self._forget(oldest)
+
+    def drop(self, client: ClientId) -> None:
+        """Forget a client's state."""
+        self._forget(client)
+        self._sizes.pop(client, None)
+        self._names.pop(client, None)
+        old = self._files.pop(client, None)
+        if old is not None and self._files_are_ours:
+            (self._folder() / old).unlink()
 
     def save(self) -> dict[ClientId, str]:
         """Write the states that no file has; returns the name of each client's file."""
@@ -128,7 +150,7 @@ class ClientStates:
     def restore(self, files: Mapping[ClientId, str], sizes: Mapping[ClientId, int]) -> None:
         """Restore the saved states from the names of `save` and their sizes in bytes."""
         self._files, self._sizes = dict(files), dict(sizes)
-        numbers = (int(Path(name).stem.removeprefix("client-")) for name in files.values())
+        numbers = (int(Path(name).stem.rpartition("-")[2]) for name in files.values())
         self._written = 1 + max(numbers, default=-1)
 
     def sizes(self) -> dict[ClientId, int]:
@@ -143,10 +165,12 @@ class ClientStates:
     def _write(self, client: ClientId) -> None:
         if client in self._files:
             return
-        name = f"client-{self._written}.safetensors"
-        self._written += 1
+        given = self._names.get(client)
+        name = given or f"client-{self._written}.safetensors"
+        self._written += given is None
         try:
-            write_tensors(self._folder() / name, self._memory[client])
+            if given is None or not (self._folder() / name).exists():
+                write_tensors(self._folder() / name, self._memory[client])
         except OSError as error:
             raise RunError(f"cannot write a client's state to {self._folder()}: {reason_of(error)}") from None
         self._files[client] = name

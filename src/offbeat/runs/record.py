@@ -5,7 +5,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import inf
 from pathlib import Path
@@ -57,6 +57,7 @@ class Checkpoint:
         client_bytes: Bytes of each client's state.
         guard: State of the guard, as its `save` gave it; None means there is none.
         good: Version to which a rollback goes. None means that there is none.
+        cached: Task, base version and rate of each client's update in the server's cache.
         number: Type of number of the versions of `bases`, `updates` and `fresh`.
     """
 
@@ -71,6 +72,7 @@ class Checkpoint:
     client_bytes: dict[int, int]
     guard: Any
     good: int | None
+    cached: dict[int, tuple[int, int, float]] = field(default_factory=dict)
     number: NumberType = "float32"
 
 

@@ -116,3 +116,8 @@ def version_file(version: int, number: NumberType = "float32") -> str:
 def update_file(task: int) -> str:
     """Name of the file of a held update."""
     return f"update-{task}.safetensors"
+
+
+def cached_file(task: int) -> str:
+    """Name of the file of a client's last update, which the server's cache keeps."""
+    return f"cached-{task}.safetensors"

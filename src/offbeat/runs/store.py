@@ -19,6 +19,7 @@ from filelock import BaseFileLock
 from msgspec.structs import astuple
 from torch import Tensor
 
+from offbeat.core.client_cache import ClientCache
 from offbeat.core.errors import RunError, UsageError, reason_of
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.good_version import GoodVersion
@@ -27,6 +28,7 @@ from offbeat.core.metric_names import finite
 from offbeat.core.model import Model, Tensors
 from offbeat.runs import checksums
 from offbeat.runs.best import BestModel
+from offbeat.runs.cached_vectors import VECTOR
 from offbeat.runs.checksums import Key, seal, seal_single_rows
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.columns import check_depth, check_meta
@@ -46,6 +48,7 @@ from offbeat.runs.schema import (
     SCHEMA,
     ClientMetric,
     Metric,
+    cached_file,
     update_file,
     version_file,
 )
@@ -306,6 +309,7 @@ class RunStore:
             "clients": states, "client_bytes": clients.sizes(),
             "guard": tensors.guard.save() if tensors.guard else None,
             "good": tensors.good.version if tensors.good else None, "number": tensors.down,
+            "cached": {client: astuple(entry) for client, entry in tensors.release.cache.entries().items()},
         }  # fmt: skip
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
@@ -404,13 +408,22 @@ class RunStore:
             for name, content in files.items():
                 if not (self.directory / name).exists():
                     write_tensors(self.directory / name, content, _devices(content))
+            cached = self._write_cached(tensors.release.cache)
             sync_directory(self.directory)
             if tensors.good is not None:
                 self.write_version(tensors.good)
         except OSError as error:
             raise RunError(f"cannot write a checkpoint to {self.directory}: {reason_of(error)}") from None
         good = [] if tensors.good is None else [version_file(tensors.good.version)]
-        return [*files, *good]
+        return [*files, *good, *cached]
+
+    def _write_cached(self, cache: ClientCache) -> list[str]:
+        """Write the entries of the cache that no file has; returns the names of all."""
+        tasks = {client: cached_file(entry.task) for client, entry in cache.entries().items()}
+        for client, name in tasks.items():
+            if not (self.directory / name).exists():
+                write_tensors(self.directory / name, {VECTOR: cache.peek(client)})
+        return list(tasks.values())
 
     def _delete_except(self, names: set[str]) -> None:
         """Delete the files that no checkpoint names; one that cannot be deleted is at the next checkpoint."""

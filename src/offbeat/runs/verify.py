@@ -9,7 +9,7 @@ from pathlib import Path
 from offbeat.core.errors import OffbeatError
 from offbeat.runs.damage import MISMATCH, damage, reading
 from offbeat.runs.record import Checkpoint, RunRecord, holds_run, is_site, read_run
-from offbeat.runs.schema import DATABASE, MODEL, SITE_FILES, update_file, version_file
+from offbeat.runs.schema import DATABASE, MODEL, SITE_FILES, cached_file, update_file, version_file
 from offbeat.runs.tensor_format import read_contents
 
 
@@ -134,7 +134,8 @@ def named_files(checkpoint: Checkpoint) -> list[str]:
     good = set() if checkpoint.good in (None, checkpoint.version) else {version_file(checkpoint.good)}
     versions = sorted({version_file(version, checkpoint.number) for version in sent} | good)
     updates = [update_file(task) for task in checkpoint.updates]
-    return [checkpoint.state, *versions, *updates, *checkpoint.clients.values()]
+    cached = [cached_file(task) for task, _, _ in checkpoint.cached.values()]
+    return [checkpoint.state, *versions, *updates, *checkpoint.clients.values(), *cached]
 
 
 def _exposed(directory: Path) -> str | None:

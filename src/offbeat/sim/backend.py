@@ -31,6 +31,7 @@ from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.release import EachUpdate, Release
 from offbeat.core.streams import Purpose, stream
 from offbeat.metrics.clients import aggregate_clients
+from offbeat.runs.cached_vectors import CachedVectors
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import ClientMetric, Metric
@@ -51,9 +52,12 @@ class LiveBackend:
         guard: Options of the guard; None means that there is none.
     """
 
-    def __init__(self, run: SimulatedRun, executor: Executor, clients: ClientStates) -> None:
+    def __init__(
+        self, run: SimulatedRun, executor: Executor, clients: ClientStates, cached: CachedVectors
+    ) -> None:
         algorithm, experiment, prepared, self.clients = run.algorithm, run.experiment, run.prepared, clients
         release = simulated_release(prepared.release_plan, experiment.seed)
+        release.cache.keep_in(cached)
         self.tensors, self.guard = prepared.global_model(release, run.device), prepared.guard
         self._run, self._executor, self._codec = run, executor, algorithm.codec
         self._finished: dict[TaskId, LocalResult] = {}

@@ -25,6 +25,8 @@ class Execution:
             `workers` decides.
         client_memory: Bytes in memory of what clients keep from task to task; the rest goes to files. None
             means all of it stays in memory.
+        cache_memory: Bytes in memory of each client's last update, where the server keeps them; the rest goes
+            to files. None means as many as `client_memory`.
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         keep_checkpoint: Whether a run's directory keeps a checkpoint of its end, from which the run can go on
             under other limits: one model, and one for each version that was still being trained on.
@@ -36,6 +38,7 @@ class Execution:
     workers: int = 0
     executor: Batched | OnRay | None = None
     client_memory: int | None = None
+    cache_memory: int | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     keep_checkpoint: bool = True
 
@@ -54,9 +57,15 @@ class Execution:
                 f"OnRay(workers={workers}) on as many"
             )
         check_memory(self.client_memory)
+        check_memory(self.cache_memory, "cache_memory")
         pause = self.checkpoint_seconds
         if isinstance(pause, bool) or not isinstance(pause, Real) or not pause >= 0:
             raise UsageError(f"checkpoint_seconds = {pause!r} is not allowed: give seconds of at least 0")
+
+    @property
+    def cache_limit(self) -> int | None:
+        """Bytes in memory of the clients' last updates; None means no limit."""
+        return self.client_memory if self.cache_memory is None else self.cache_memory
 
     @property
     def batched(self) -> bool:

@@ -19,6 +19,7 @@ from offbeat.documents import user_path
 from offbeat.experiment import Experiment
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.runs.best import BestModel
+from offbeat.runs.cached_vectors import CachedVectors, check_cache_memory
 from offbeat.runs.client_states import ClientStates, write_own
 from offbeat.runs.extension import check_simulated, goes_on, limits_meta
 from offbeat.runs.processor import gpu_name
@@ -29,6 +30,7 @@ from offbeat.signals import deferred_interrupts
 from offbeat.sim.backend import LiveBackend
 from offbeat.sim.event_loop import run_to_end
 from offbeat.sim.execution import HERE, Execution
+from offbeat.sim.executors.base import Executor
 from offbeat.sim.executors.start import started
 from offbeat.sim.executors.start_method import refuse_while_main_is_imported
 from offbeat.sim.observed import ObservedRecorder
@@ -56,6 +58,7 @@ def simulate_experiment(
     check_watcher(watch)
     calls = CallbackList(callbacks)
     planned = SimulatedRun.of(experiment, world)
+    check_cache_memory(execution.cache_limit, planned.algorithm, planned.prepared.initial.layout)
     with calls.exceptions():
         with (
             started(planned.learner, experiment.algorithm.objective, execution) as trainer,
@@ -73,7 +76,7 @@ def simulate_experiment(
                 experiment.name, experiment.seed, planned.learner.clients, planned.prepared.higher_is_better,
                 planned.client_names,
             )  # fmt: skip
-            backend = LiveBackend(planned, trainer, ClientStates(directory, execution.client_memory))
+            backend = _backend(planned, trainer, directory, execution)
             simulation = Simulation(planned, backend, _observed(recorder, planned, backend, calls))
             if calls:
                 calls.run = live_run(meta, directory, (), _stop_of(simulation))
@@ -106,6 +109,7 @@ def resume_experiment(
     learner = in_order(experiment.learner, record.columns)
     experiment = replace(experiment, learner=learner, seed=record.seed)
     planned = SimulatedRun.of(experiment, world)
+    check_cache_memory(execution.cache_limit, planned.algorithm, planned.prepared.initial.layout)
     planned.prepared.check_same(record, planned.described)
     if _stays_ended(record, planned):
         return _finished(record, planned)
@@ -127,7 +131,7 @@ def resume_experiment(
                 if _stays_ended(record, planned):
                     store.close()
                     return _finished(record, planned)
-                backend = LiveBackend(planned, trainer, ClientStates(directory, execution.client_memory))
+                backend = _backend(planned, trainer, directory, execution)
                 recorder = _observed(store, planned, backend, calls)
                 simulation = Simulation(planned, backend, recorder)
                 evaluations = restore(simulation, backend, recorder, record)
@@ -148,6 +152,14 @@ def resume_experiment(
         run = _result(simulation, backend, model, store, execution.keep_checkpoint)
     calls.on_end(run.stop_reason, model)
     return run
+
+
+def _backend(
+    run: SimulatedRun, trainer: Executor, directory: Path | None, execution: Execution
+) -> LiveBackend:
+    """The backend that trains, whose states and cache are in memory as far as they may be."""
+    clients = ClientStates(directory, execution.client_memory)
+    return LiveBackend(run, trainer, clients, CachedVectors(directory, execution.cache_limit))
 
 
 def _stop_of(simulation: Simulation) -> Callable[[str], None]:

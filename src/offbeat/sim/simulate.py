@@ -41,6 +41,7 @@ def simulate(
     watch: Watcher | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
+    cache_memory: int | None = None,
     initial: Initial | None = None,
     guard: Guard | None = Guard(),
     privacy: Privacy | None = None,
@@ -69,6 +70,8 @@ def simulate(
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         client_memory: Bytes of client state that stay in memory; the rest goes to files. None means that all
             of it stays in memory.
+        cache_memory: Bytes of the clients' last updates that stay in memory, where an algorithm keeps them at
+            the server; the rest goes to files. None means as many as `client_memory`.
         initial: The weights from which the run starts: a .safetensors file, the directory of a finished run,
             or a model. None means the learner's own.
         guard: Options of the guard, which refuses updates of absurd size. None means no guard.
@@ -89,7 +92,7 @@ def simulate(
     """
     if label is not None:
         check_label(label, "label =")
-    execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
+    execution = Execution(workers, executor, client_memory, cache_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
         algorithm, learner, seed, until, NEVER if evaluate is None else evaluate, guard, privacy, initial,
         label, recipe, wire,
@@ -110,6 +113,7 @@ def resume(
     watch: Watcher | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
+    cache_memory: int | None = None,
     initial: Initial | None = None,
     guard: Guard | None = Guard(),
     privacy: Privacy | None = None,
@@ -135,6 +139,7 @@ def resume(
         watch: Called with the progress about ten times a second.
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         client_memory: Bytes in memory of what clients keep from task to task.
+        cache_memory: Bytes in memory of the clients' last updates. None means as many as `client_memory`.
         initial: The weights that the run started from.
         guard: The guard that the run was started with.
         privacy: The options of privacy that the run was started with.
@@ -152,7 +157,7 @@ def resume(
         RunError: The arguments do not repeat the run's journal, or only one of the two runs trains with
             `Batched`, or the run or a callback fails.
     """
-    execution = Execution(workers, executor, client_memory, checkpoint_seconds, keep_checkpoint)
+    execution = Execution(workers, executor, client_memory, cache_memory, checkpoint_seconds, keep_checkpoint)
     experiment = Experiment(
         algorithm, learner, until=recorded_until(read_run(directory)) if until is None else until,
         evaluate=NEVER if evaluate is None else evaluate, guard=guard, privacy=privacy, initial=initial,

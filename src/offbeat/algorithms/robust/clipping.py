@@ -13,6 +13,7 @@ from torch import Tensor
 
 from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.buffers import Buffers
+from offbeat.core.client_cache import ClientCache
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
@@ -64,11 +65,24 @@ class Clipped(Wrapper, Aggregator):
         """Root training of the aggregator inside."""
         return self.inner.root_training
 
+    @property
+    def caches(self) -> bool:
+        """Whether the aggregator inside keeps each client's last update."""
+        return self.inner.caches
+
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The step of the aggregator inside for the clipped updates."""
+        return self.inner.step(self._clipped(updates, model), model, memory)
+
+    def cached_step(
+        self, updates: Sequence[Update], model: Model, memory: Tensors, cache: ClientCache
+    ) -> Tensor:
+        """The step of the aggregator inside, which keeps the clipped updates."""
+        return self.inner.cached_step(self._clipped(updates, model), model, memory, cache)
+
+    def _clipped(self, updates: Sequence[Update], model: Model) -> list[Update]:
         d = model.layout.parameters
-        clipped = [replace(u, delta=clip(u.delta, self.norm, d)) for u in updates]
-        return self.inner.step(clipped, model, memory)
+        return [replace(u, delta=clip(u.delta, self.norm, d)) for u in updates]
 
 
 def clip(delta: Tensor, norm: float, parameters: int) -> Tensor:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from offbeat.core.aggregator import Aggregator, SumOnly, Update, UpdateSum
+from offbeat.core.client_cache import ClientCache
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError, RunError
 from offbeat.core.events import ClientId, Event, Released, TaskId, Version
@@ -78,11 +79,13 @@ class SummedUpdates(MadeAtOnce):
     Attributes:
         plan: As given.
         memory: The last b − 1 noise vectors by their distance, float64: secret, and saved with the run.
+        cache: Empty: there are no single updates to keep.
     """
 
     def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds, sum_updates: SumUpdates = exact_sum) -> None:
         self.plan, self._seeds, self._sum_updates = plan, seeds, sum_updates
         self.memory: Tensors = {}
+        self.cache = ClientCache()
         # The version and the noise of the release at hand.
         self._drawn: tuple[Version, Integers] | None = None
 

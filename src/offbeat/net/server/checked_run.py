@@ -21,6 +21,7 @@ from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.server.server_learner import evaluates
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.wire.limits import Limits
+from offbeat.runs.cached_vectors import check_cache_memory
 from offbeat.runs.extension import goes_on
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.secure.committee import entry_bytes
@@ -83,6 +84,7 @@ def check_run(experiment: Experiment, directory: Path, options: ServerOptions) -
     if (privacy := experiment.privacy) is not None:
         _check_private(privacy, experiment, options)
         clients = _recorded_clients(options, record)
+    check_cache_memory(options.cache_memory, experiment.algorithm, layout)
     plan = experiment.release_plan(layout, clients)
     if plan is not None:
         _check_releases(plan, options)

@@ -37,6 +37,7 @@ from offbeat.net.server.recovery import recover
 from offbeat.net.server.recovery_snapshot import RecoverySnapshots
 from offbeat.net.server.state_files import MIRROR_OF, Commit, StateFiles
 from offbeat.runs.best import BestModel
+from offbeat.runs.cached_vectors import CachedVectors
 from offbeat.runs.checkpoint_tensors import read_version
 from offbeat.runs.checksums import Key
 from offbeat.runs.durable_files import make_directory
@@ -120,6 +121,9 @@ class DurableStore:
             coordinator.driver.seeds.recorded = self._files.secrets.read()
             if coordinator.helpers is not None:
                 coordinator.helpers.recorded = self._files.secrets.read_sums()
+            coordinator.tensors.release.cache.keep_in(
+                CachedVectors(directory, coordinator.options.cache_memory)
+            )
             if meta is None:
                 record, until = read_run(directory), coordinator.experiment.until
                 recover(record, coordinator, self._snapshots)

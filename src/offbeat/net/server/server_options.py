@@ -46,6 +46,8 @@ class ServerOptions:
         keep_updates: Whether the state directory keeps every update from the beginning on, in place of those
             since the last checkpoint: a model without a site's updates can then be made of the others'. Once
             the run is served without it, they are deleted.
+        cache_memory: Bytes in memory of each site's last update, where the algorithm keeps them here; the
+            rest goes to files of the state directory. None means no limit.
         archive: Before the run is opened, and when it ends, its journal rows are compressed that are older
             than so many seconds of its clock. None means never.
         unmasking: How long a release with secure aggregation waits for its helpers.
@@ -65,6 +67,7 @@ class ServerOptions:
     share_model: ModelChoice | None = None
     mirror_required: bool = False
     keep_updates: bool = False
+    cache_memory: Annotated[Whole, Field(ge=0)] | None = None
     archive: Seconds | None = None
     unmasking: UnmaskingTimes = UnmaskingTimes()
     helpers: Helpers | None = None
