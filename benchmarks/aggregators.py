@@ -42,6 +42,7 @@ ROUNDS_BEFORE = 3  # so many uploads of every client are left out
 # Options of an algorithm: `size` and the like are so small that few versions are in flight.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "fedbuff": {"size": 4},
+    "ca2fl": {"size": 4},
     "fedasmu": {"size": 2, "period": 1.0, "ask": {"kind": "never"}, "epochs": 2},
     "fedssmu": {"ask": {"kind": "never"}, "epochs": 2},
     "fedfa": {"size": 3},

@@ -29,6 +29,7 @@ SETS = {
     "fadas": ["algorithm.size=3"],
     "ringmaster": ["algorithm.threshold=3"],
     "rennala": ["algorithm.size=4"],
+    "ca2fl": ["algorithm.size=3"],
     "fedcompass": ["algorithm.q_min=8", "algorithm.q_max=40"],
     "fedasmu": [
         "algorithm.size=4", "algorithm.period=2", "algorithm.ask_every=5", "algorithm.tau_max=8",
@@ -41,10 +42,12 @@ SETS = {
         "world.channel.symbols=20000", "world.channel.period=2",
     ],
 }  # fmt: skip
-PAGES = {  # the others have their own
+# The others have their own.
+PAGES = {
     "fedadagrad": "fedopt", "fedadam": "fedopt", "fedyogi": "fedopt", "malenia": "rennala",
+    "ca2fl": "cached", "ace": "cached", "mifa": "cached", "fedvarp": "cached", "fedstale": "cached",
 }  # fmt: skip
-SHOWN = {"fedopt": "fedadam"}  # whose timeline is on such a page
+SHOWN = {"fedopt": "fedadam", "cached": "ca2fl"}  # whose timeline is on such a page
 
 
 def sets(name: str) -> list[str]:

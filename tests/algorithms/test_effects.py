@@ -27,7 +27,7 @@ OTHER: dict[str, list[Any]] = {
     "ask": [{"kind": "fixed"}], "codec": [{"kind": "top_k", "fraction": 0.5}], "policy": [{"kind": "random"}],
     "staleness": [{"kind": "age", "gamma": 0.4}], "controls": [{"mu": 3.0}], "merge": [{"mu": 3.0}],
     "kind": ["param"], "weights": ["share"], "against": ["copy"], "average": ["models"],
-    "late": ["next"], "rule": ["minimum"],
+    "late": ["next"], "rule": ["minimum"], "first": ["seen", "zero"], "left": ["drop"],
 }  # fmt: skip
 """Another value of each option that is no number."""
 FEDBUFF = {"name": "fedbuff"}
@@ -35,6 +35,7 @@ NEEDED = {
     ("fednova", "mu"): {"lr": 0.1},
     ("fednova", "lr"): {"mu": 0.1},
     ("first_of", "least"): {"window": 2.0},
+    ("ace", "max_age"): {"first": "seen"},
 }
 
 

@@ -44,9 +44,18 @@ class Spoils(Aggregator):
     def provides(self):  # type: ignore[no-untyped-def]
         return self.inner.provides
 
+    @property
+    def caches(self) -> bool:
+        return self.inner.caches
+
     def step(self, updates: list[Update], model: Model, memory: Tensors) -> Tensor:  # type: ignore[override]
+        return self.spoilt(self.inner.step(updates, model, memory))
+
+    def cached_step(self, updates, model, memory, cache):  # type: ignore[no-untyped-def]
+        return self.spoilt(self.inner.cached_step(updates, model, memory, cache))
+
+    def spoilt(self, step: Tensor) -> Tensor:
         self.count.append(0)
-        step = self.inner.step(updates, model, memory)
         return step * self.factor if len(self.count) in self.at else step
 
 

@@ -55,6 +55,14 @@ def rounds(audit: JournalAudit, schedule: Any) -> None:
     audit.check(len(audit.running) <= at_most, "rounds", "no more train than may")
 
 
+def full_first_rounds(audit: JournalAudit, schedule: Any) -> None:
+    """Rounds whose first one takes all: no more train than may, once there is a version."""
+    audit.check(bool(audit.running) == bool(audit.present), "rounds", "somebody trains")
+    begun = [task for task in audit.running.values() if task.base > 0]
+    at_most = schedule.concurrency or len(audit.present)
+    audit.check(len(begun) <= at_most, "rounds", "no more train than may")
+
+
 def first_rounds(audit: JournalAudit, schedule: Any) -> None:
     """The first k of n: somebody trains, and a round that has what closes it is closed."""
     audit.check(bool(audit.running) == bool(audit.present), "first of", "somebody trains")
@@ -97,8 +105,8 @@ def bounded(audit: JournalAudit, schedule: Any) -> None:
 
 
 RULES = {
-    "Buffered": buffered, "Rounds": rounds, "FirstRounds": first_rounds, "CompassSchedule": compass,
-    "RadioIterations": radio, "Bounded": bounded,
+    "Buffered": buffered, "Rounds": rounds, "FullFirstRounds": full_first_rounds, "FirstRounds": first_rounds,
+    "CompassSchedule": compass, "RadioIterations": radio, "Bounded": bounded,
 }  # fmt: skip
 
 

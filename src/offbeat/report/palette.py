@@ -47,6 +47,7 @@ _ALGORITHMS = (
     "fedavg", "fedcompass", "fedbuff", "fedasync", "fedasmu", "fedfa", "fedssmu", "port",
     "fedavgm", "fedprox", "fedat", "scaffold", "fednova", "moon", "feddyn", "fedlws",
     "fedadam", "fedyogi", "fedadagrad", "asofed", "wireless", "first_of", "fadas", "ringmaster",
+    "ca2fl", "ace", "mifa", "fedvarp", "fedstale", "ringleader", "rennala", "malenia", "delay_adaptive",
 )  # fmt: skip
 ALGORITHM_STYLES: Styles = dict(zip(_ALGORITHMS, LABEL_STYLES, strict=False))
 """The style of each algorithm in every figure; those that are compared most come first."""

@@ -66,6 +66,11 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "port needs each update by itself, not only a weighted sum: with privacy there are only sums; "
         f"choose one of {', '.join(sum_only())}",
     ),
+    "CACHED": (
+        lambda: complete(ob.ca2fl()),
+        "ca2fl keeps each client's last update at the server, and with privacy there are only sums: "
+        f"choose one of {', '.join(sum_only())}",
+    ),
     "WINDOWS": (
         lambda: complete(ob.fedfa()),
         "fedfa publishes windows whose differences are single updates: choose fedbuff",

@@ -38,7 +38,7 @@ ROBUST = {
     "aflguard": ob.robust.AFLGuard(steps=2, every=3),
 }
 NAMES = ("fedbuff", "fedasmu", "scaffold", "port", "fedfa", "feddyn", "fedadam", "fedat", "first_of",
-         "fadas", "ringmaster", "rennala", "ringleader")  # fmt: skip
+         "fadas", "ringmaster", "rennala", "ringleader", "ca2fl")  # fmt: skip
 TASKS = 30
 META = {"label": "x", "algorithm": {"name": "x"}, "seed": SEED, "clients": 5}
 pytestmark = pytest.mark.usefixtures("one_thread")

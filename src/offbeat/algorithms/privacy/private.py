@@ -72,6 +72,8 @@ def check_sums(algorithm: Algorithm, privacy: Privacy) -> None:
         raise Refusal.WINDOWS.error(name=name)
     if isinstance(aggregator, RobustAggregator) and privacy.noise is not None:
         raise Refusal.ROBUST.error(name=aggregator.kind)
+    if aggregator.caches:
+        raise Refusal.CACHED.error(name=name, others=", ".join(sum_only()))
     if not is_sum(aggregator):
         raise Refusal.SINGLE_UPDATES.error(name=name, others=", ".join(sum_only()))
     if isinstance(algorithm.aggregator, Clipped):

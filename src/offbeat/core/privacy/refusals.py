@@ -13,6 +13,10 @@ class Refusal(StrEnum):
         "{name} needs each update by itself, not only a weighted sum: with privacy there are only sums; "
         "choose one of {others}"
     )
+    CACHED = (
+        "{name} keeps each client's last update at the server, and with privacy there are only sums: "
+        "choose one of {others}"
+    )
     WINDOWS = "{name} publishes windows whose differences are single updates: choose fedbuff"
     SECOND_VECTOR = (
         "{name} sends a second vector of the same data, which gives single updates away: "
