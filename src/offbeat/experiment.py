@@ -295,7 +295,8 @@ class PreparedRun:
         for what in sorted(entries, key=lambda what: what == "learner"):
             now = entries[what]
             if now is not None and record.meta.get(what) is not None:
-                check_entry(record, what, now)
+                keeps = f"; begin another run from its last version with --set initial={record.path}"
+                check_entry(record, what, now, keeps if what == "wire" else "")
         self.check_initial(record)
 
     def check_initial(self, record: RunRecord) -> None:
@@ -319,10 +320,10 @@ def _in_order_of(initial: Initial | None, learner: Learner | None) -> Learner | 
         raise UsageError(f"initial = {initial} is a run on other columns: {error}") from None
 
 
-def check_entry(record: RunRecord, what: str, now: Mapping[str, Any] | None) -> None:
-    """Raises `RunError` where an entry of a run's record differs from the present value."""
+def check_entry(record: RunRecord, what: str, now: Mapping[str, Any] | None, remedy: str = "") -> None:
+    """Raises `RunError`, with a remedy, where an entry of a run's record differs from the present value."""
     if (found := first_difference(record.meta.get(what) or {}, now or {})) is not None:
-        raise RunError(f"{record.path} was started with another {what}: {found}")
+        raise RunError(f"{record.path} was started with another {what}: {found}{remedy}")
 
 
 def check_clients(algorithm: Algorithm, clients: int, label: str | None = None) -> None:

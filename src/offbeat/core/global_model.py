@@ -16,7 +16,7 @@ from offbeat.core.algorithm import Algorithm, AwareStep, StepContext, check_layo
 from offbeat.core.buffer_domains import domains_of
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
-from offbeat.core.errors import AlgorithmError
+from offbeat.core.errors import AlgorithmError, RunError
 from offbeat.core.events import UPDATES_GONE, ClientId, Released, RolledBack, Skipped, TaskId, Version
 from offbeat.core.good_version import GoodVersion
 from offbeat.core.guard import Guard, UpdateGuard, all_finite, norms_of
@@ -201,7 +201,9 @@ class GlobalModel:
         self.updates.pop(task, None)
 
     def aggregate(self, command: Aggregate) -> None:
-        """Make the next version: w := w + step, where the guard lets it pass; else set `skipped`.
+        """Make the next version: w := w + step, where the guard lets it pass and it can be sent.
+
+        Else the last version stays, and `skipped` has the reason.
 
         Raises `AlgorithmError` for a step that is none.
         """
@@ -218,10 +220,15 @@ class GlobalModel:
         model, reason = self._next(updates, command)
         if saved and reason is None and not all_finite(tensor for old in saved for tensor in old.changed()):
             reason = "the memory of its aggregator or server steps is not finite"
-        if reason is None:
-            self.release.cache.commit()
-            self.model, self._rounded = model, None
-            return
+        try:
+            if reason is None:
+                # A version that cannot be sent is none: the last one that could stays.
+                self._rounded = None if self.down == "float32" else self.as_sent(model)
+                self.model = model
+                self.release.cache.commit()
+                return
+        except RunError as error:
+            reason = str(error)
         self.release.cache.revert()
         for old in saved:
             old.restore()

@@ -60,7 +60,8 @@ def rounded(values: Tensor, layout: Layout, to: NumberType) -> Tensor:
             if at < start + entry.size:
                 raise RunError(
                     f"wire.down = {to}: the tensor {entry.name} has the value {float(values[at]):g}, which "
-                    "is too large for it: choose bfloat16 or float32"
+                    "is too large for it: choose bfloat16 or float32 for another run, which may begin with "
+                    "the last version of this one (--set initial=DIR)"
                 )
             start += entry.size
     return result

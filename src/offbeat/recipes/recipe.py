@@ -145,7 +145,7 @@ class Recipe(Section):
         data: Dataset and partition.
         model: Specification of the model: a built-in one, or a function "module:function" and its options;
             "statistics" gathers statistics of the features and trains nothing.
-        initial: Initial weights: a .safetensors file, or the directory of a finished run. None means those
+        initial: Initial weights: a .safetensors file, or the directory of a run. None means those
             of the model, drawn from the seed.
         training: Options of the local training.
         loss: loss(output, target), the name of a loss of PyTorch or "module:function". None means the cross

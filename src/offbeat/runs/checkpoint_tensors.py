@@ -97,6 +97,12 @@ def restore_model(
         )  # fmt: skip
 
 
+def checkpoint_model(layout: Layout, state: Path) -> Model:
+    """Read the version of a checkpoint from its file. Raises `DamageError`."""
+    with reading(state):
+        return _model(layout, read_tensors(state))
+
+
 def read_version(layout: Layout, directory: Path, version: Version, number: NumberType = "float32") -> Model:
     """Read a version, or what clients were sent of it, from its file. Raises `DamageError`."""
     path = directory / version_file(version, number)

@@ -7,11 +7,13 @@ from offbeat.core.layout import Layout
 from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import found_by_name
 from offbeat.documents import user_path
+from offbeat.runs.checkpoint_tensors import checkpoint_model
 from offbeat.runs.files import read_tensors
+from offbeat.runs.record import holds_run, read_run
 from offbeat.runs.schema import MODEL
 
 Initial = str | Path | Model
-"""A `.safetensors` file with the tensors by name, the directory of a finished run, or a model."""
+"""A `.safetensors` file with the tensors by name, the directory of a run, or a model."""
 
 
 def start_from(layout: Layout, initial: Initial) -> Model:
@@ -31,13 +33,17 @@ def start_from(layout: Layout, initial: Initial) -> Model:
     if isinstance(initial, Model):
         return fitted(layout, initial.state_dict(), "initial = the model given")
     path = user_path(initial)
+    if path.is_dir() and not (path / MODEL).exists() and holds_run(path):
+        checkpoint = read_run(path).checkpoint()
+        if checkpoint is not None:
+            return checkpoint_model(layout, path / checkpoint.state)
     path = path / MODEL if path.is_dir() else path
     try:
         tensors = read_tensors(path)
     except DamageError as error:
         raise UsageError(
             f"initial = {initial} cannot be read ({path} {error.problem}): give a .safetensors file, or the "
-            "directory of a finished run"
+            "directory of a run that has ended or has a checkpoint"
         ) from None
     return fitted(layout, tensors, f"initial = {initial}")
 
