@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from offbeat.runs.record import RunRecord
 
 TOKEN_VARIABLE = "OFFBEAT_TOKEN"
-HEADS = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "last heard")
+HEADS = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "time", "last heard")
 OF_NOW = ("last heard",)
 """Columns of a run that goes on: its clock stands still without its server."""
 OF_TASKS = ("task", "steps")
@@ -118,6 +118,7 @@ def _show_site(directory: Path, as_json: bool) -> None:
 
 
 def _show(s: "Snapshot", state: str, *, running: bool) -> None:
+    from offbeat.core.client_times import TIME_WORDS
     from offbeat.core.metric_names import finite, in_order
     from offbeat.units import duration_text, size_text
 
@@ -155,6 +156,8 @@ def _show(s: "Snapshot", state: str, *, running: bool) -> None:
     for row in rows:
         add_row(table, *(row[head] for head in heads))
     out.print(table)
+    if any(site.times is not None for site in s.sites):
+        out.print(f"time: {TIME_WORDS}, in % of the site's time in the run")
     for site in s.sites:
         for transfer in site.transfers:
             out.print(f"{printable(site.name)}: {printable(transfer.text)}", markup=False)
@@ -181,5 +184,6 @@ def _cells(site: "SiteView", s: "Snapshot") -> dict[str, str]:
         "staleness": str(site.staleness) if site.staleness >= 0 else "–",
         "updates": str(site.updates),
         "samples": str(site.samples),
+        "time": "–" if site.times is None else site.times.text,
         "last heard": "–" if silent is None else f"{silent} ago",
     }

@@ -58,16 +58,34 @@ class Measured(Struct, frozen=True, gc=False):
     symbols: float
 
 
+class Line(Struct, frozen=True, gc=False):
+    """The parts of a task's time, in seconds; the client waited for the rest of it.
+
+    Attributes:
+        received: Until the client had its models, from when they were sent, or it asked for them.
+        trained: In local steps.
+        sent: From the end of the training until the update was there.
+        latency: Of a message without tensors, one way.
+    """
+
+    received: float
+    trained: float
+    sent: float
+    latency: float
+
+
 class Arrived(Struct, frozen=True, gc=False):
     """A client's update has arrived, after `steps` local steps, with the client's own metrics.
 
-    The event has only the numbers that a schedule may decide on; the tensors stay with the driver.
+    The event has only the numbers that a schedule may decide on; the tensors stay with the driver. Where
+    messages take no time, there is no `line`.
     """
 
     client: ClientId
     task: TaskId
     steps: int
     metrics: Metrics = field(default_factory=dict)
+    line: Line | None = None
 
 
 class WantsModel(Struct, frozen=True, gc=False):

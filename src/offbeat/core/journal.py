@@ -103,6 +103,9 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
             assert task is not None
             name, stale = ("arrived", task.staleness) if type(event) is events.Arrived else ("ready", None)
             data = {**event.metrics, "seconds": t - task.started}
+            if type(event) is events.Arrived and event.line is not None:
+                line = event.line
+                data |= zip(_LINE, (line.received, line.trained, line.sent, line.latency), strict=True)
             return Row(
                 seq, t, "event", name, event.client, event.task, task.base, version, stale, event.steps, data
             )
@@ -177,6 +180,11 @@ def command_row(seq: int, t: float, command: commands.Command, version: int) -> 
             return Row(seq, t, "command", name, client, task, version=version, data=data or None)
 
 
+_LINE = tuple(f"line.{part}" for part in events.Line.__struct_fields__)
+"""Names of the parts of an update's `line` in its row."""
+NOT_METRICS = frozenset({"seconds", *_LINE})
+"""What the row of an update has beside the client's own metrics."""
+
 _LATER = ("complaints", "at_fault", "invalid", "formed")
 """Values of a `Released` that its row has only where there are any."""
 
@@ -201,9 +209,8 @@ def event_of(row: Row) -> events.Event:
     data = row.data or {}
     match row.name:
         case "ready" | "arrived" as name:
-            metrics = {k: v for k, v in data.items() if k != "seconds"}
-            kind = events.Arrived if name == "arrived" else events.Ready
-            return kind(_known(row.client), _known(row.task), _known(row.steps), metrics)
+            told = _known(row.client), _known(row.task), _known(row.steps), metrics_of(row)
+            return events.Ready(*told) if name == "ready" else events.Arrived(*told, line_of(row))
         case "measured":
             return events.Measured(tuple(map(tuple, data["capacities"])), data["symbols"])
         case "wants_model":
@@ -231,6 +238,17 @@ def event_of(row: Row) -> events.Event:
         case "left":
             return events.Left(_known(row.client), row.task, data["reason"])
     raise RunError(f"journal row {row.seq} has an unknown event {row.name!r}")
+
+
+def metrics_of(row: Row) -> events.Metrics:
+    """The client's own metrics in the row of an update."""
+    return {name: value for name, value in (row.data or {}).items() if name not in NOT_METRICS}
+
+
+def line_of(row: Row) -> events.Line | None:
+    """What the row of an update says of its line, if anything."""
+    data = row.data or {}
+    return events.Line(*(data[key] for key in _LINE)) if all(key in data for key in _LINE) else None
 
 
 def _known(value: int | None) -> int:

@@ -103,6 +103,9 @@ class UpdateSubmission(Struct, frozen=True):
 
     With secure aggregation `delta` is the masked update, int32 [parameters]. `committee` is the digest of the
     helpers it is masked for, `boxes` are its seeds for each of them. There is nothing else then but `lr`.
+
+    `received` and `trained` are the seconds in which the site received the models of the task, and in which
+    it trained. 0 means that it does not tell, as with privacy.
     """
 
     task: TaskId
@@ -114,6 +117,8 @@ class UpdateSubmission(Struct, frozen=True):
     shared: Tensor | None = None
     committee: Digest = b""
     boxes: Annotated[tuple[Box, ...], Meta(max_length=HELPERS)] = ()
+    received: NotNegative = 0.0
+    trained: NotNegative = 0.0
 
 
 def update_bytes(update: UpdateSubmission) -> int:

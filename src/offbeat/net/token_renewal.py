@@ -58,6 +58,11 @@ class RenewingServerChannel:
         """The messages with tensors that are on their way, to the site and from it."""
         return self._channel.transfers
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came, over however many connections."""
+        return self._channel.took
+
     async def renew(self) -> None:
         """Renew the token whenever it is due, until the connection ends: then the caller cancels this."""
         while True:
@@ -113,6 +118,11 @@ class RenewingClientChannel:
         watched._channel = channel = watch(self._channel)
         watched.send, watched.close = channel.send, channel.close
         return watched
+
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came, over however many connections."""
+        return self._channel.took
 
     async def receive(self) -> FromServer:
         """The next message but `Renewal`.

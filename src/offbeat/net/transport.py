@@ -124,6 +124,10 @@ class ServerChannel(Protocol):
     def transfers(self) -> tuple[Transfer, ...]:
         """The messages with tensors that are on their way, to the site and from it."""
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came, over however many connections."""
+
     def send(self, message: "FromServer") -> None:
         """Queue a message. A site that lets the queue grow full is disconnected.
 
@@ -150,6 +154,10 @@ class ServerChannel(Protocol):
 
 class ClientChannel(Protocol):
     """The site's end."""
+
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came, over however many connections."""
 
     def send(self, message: "FromSite") -> None:
         """Queue a message; does nothing on a closed connection."""

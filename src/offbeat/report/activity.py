@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from offbeat.core.journal import Row
+from offbeat.core.client_times import ClientTimes, TimeShares
 from offbeat.report.timeline_bars import Tracker, TrainingSpan
 from offbeat.runs.record import RunRecord
 
@@ -17,7 +17,7 @@ class Activity:
     of updates that arrived with it; `versions` is the last published version; `busy` and `present` are
     client-seconds, from the run's begin, spent training, and spent in the fleet; `at_once` is the largest
     number of clients that trained at the same time; `bytes` were sent in both directions, until the last
-    evaluation in a run that has not finished.
+    evaluation in a run that has not finished; `times` says what each client did with its time.
     """
 
     tasks: Mapping[int, int]
@@ -27,6 +27,7 @@ class Activity:
     present: float
     at_once: int
     bytes: int
+    times: Mapping[int, TimeShares] = field(default_factory=dict)
 
     @property
     def arrived(self) -> int:
@@ -51,8 +52,10 @@ def read_activity(record: RunRecord) -> Activity:
     tasks: Counter[int] = Counter()
     staleness: Counter[int] = Counter()
     versions, busy, present, end = 0, 0.0, 0.0, float(record.duration)
-    training, at_once = 0, 0
-    for row in map(Row.flat, record.rows()):
+    training, at_once, times = 0, 0, ClientTimes()
+    for own in record.rows():
+        times.feed(own)
+        row = own.flat()
         end = max(end, float(row["t"]))
         if row["name"] == "arrived":
             tasks[row["client"]] += 1
@@ -69,7 +72,8 @@ def read_activity(record: RunRecord) -> Activity:
     for span in tracker.finish(end):
         present += span.seconds
         busy += span.seconds if isinstance(span, TrainingSpan) else 0.0
-    return Activity(dict(tasks), dict(staleness), versions, busy, present, at_once, _bytes(record))
+    found = {client: shares for client in times.clients if (shares := times.shares(client, end))}
+    return Activity(dict(tasks), dict(staleness), versions, busy, present, at_once, _bytes(record), found)
 
 
 def _bytes(record: RunRecord) -> int:

@@ -28,7 +28,7 @@ from offbeat.report.interactive import (
     timeline_figure,
 )
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
-from offbeat.report.panels import Panel, participation_panels, staleness_panels
+from offbeat.report.panels import Panel, participation_panels, staleness_panels, times_tables
 from offbeat.report.privacy import assumptions, spendings
 from offbeat.report.records import (
     clock_name,
@@ -124,6 +124,7 @@ def write_html(
         assumptions=assumptions(spent),
         client_table=client_table(values) if values else None,
         each_client=[(label, each_client(runs[0])) for label, runs in groups.items() if values],
+        times=times_tables(groups, table.activities),
         curves_with_bands=CURVES_WITH_BANDS,
         groups_told_apart=GROUPS_TOLD_APART,
         left_out=len(records) - sum(map(len, timelines.values())),

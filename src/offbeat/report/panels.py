@@ -1,11 +1,13 @@
 """Small bar charts, one above the other on a common axis: a panel for each label."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 
+from offbeat.core.client_times import TimeShares
 from offbeat.report.activity import Activity
 from offbeat.report.distributions import StalenessHistogram, participation, staleness_histograms
 from offbeat.report.labels import shortened
+from offbeat.report.render import Cells
 from offbeat.runs.record import RunRecord
 from offbeat.units import number_text, plain_text
 
@@ -71,6 +73,26 @@ def participation_panels(
         )
         for part in parts
     ]
+
+
+def times_tables(
+    groups: Mapping[str, Sequence[RunRecord]], activities: Mapping[str, Sequence[Activity]]
+) -> list[tuple[str, Cells]]:
+    """Make a table of each label's lowest seed: what each client did with its time, in percent.
+
+    Args:
+        groups: The runs of each label, by seed.
+        activities: Their totals.
+    """
+    tables = []
+    for label, runs in groups.items():
+        names, times = runs[0].client_names(), activities[label][0].times
+        rows = tuple(
+            (names.get(client, f"client {client}"), *(f"{100 * share:.1f}" for share in astuple(own)))
+            for client, own in sorted(times.items())
+        )
+        tables.append((label, Cells(("client", *(f"{on.name} (%)" for on in fields(TimeShares))), rows)))
+    return tables
 
 
 def ticks_of(panels: Sequence[Panel]) -> dict[float, str] | None:

@@ -14,7 +14,7 @@ from offbeat.core.error_feedback import RESIDUAL, with_new_residual, with_old_re
 from offbeat.core.errors import DivergedError, UsageError
 from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, RolledBack, Skipped, TaskId
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.journal import Row, event_of
+from offbeat.core.journal import Row, event_of, metrics_of
 from offbeat.core.learner import (
     ClientEvaluator,
     LocalResult,
@@ -102,7 +102,7 @@ class LiveBackend:
         if reason is not None:
             return Lost(client, task, f"rejected: {reason}"), None
         self._keep(client, result.state)
-        return Arrived(client, task, steps, result.metrics), result
+        return replace(arrival, metrics=result.metrics), result
 
     def _forget_initial(self) -> None:
         """Free the initial model, the target of a rollback, once the guard knows ordinary norms."""
@@ -262,13 +262,13 @@ class ReplayBackend:
         if row is not None and (row.name, row.task) == ("lost", arrival.task):
             return Lost(arrival.client, arrival.task, (row.data or {})["reason"]), None
         metrics = self._recorded(arrival.task, "arrived")
-        return Arrived(arrival.client, arrival.task, arrival.steps, metrics), None
+        return replace(arrival, metrics=metrics), None
 
     def _recorded(self, task: TaskId, name: str) -> Metrics:
         row = self._journal.peek()
         if row is None or row.name != name or row.task != task:
             raise ReplayError(f"task {task} is {name} now, the journal has {row}")
-        return {k: v for k, v in (row.data or {}).items() if k != "seconds"}
+        return metrics_of(row)
 
     def skipped(self) -> Iterator[Skipped]:
         """The recorded ones, which are the next rows."""

@@ -5,7 +5,7 @@ from math import ceil
 from msgspec import Struct
 
 from offbeat.core.commands import Train, Upload
-from offbeat.core.events import Arrived, Event, Lost, Ready, WantsModel
+from offbeat.core.events import Arrived, Event, Line, Lost, Ready, WantsModel
 from offbeat.core.learner import LocalTask, MergePoint
 from offbeat.world.population import TaskOutcome
 
@@ -33,14 +33,14 @@ class SimulatedTask(Struct, gc=False):
         command, outcome, steps = self.command, self.outcome, self.steps
         client, task, ask = command.client, command.task, command.ask_after
         if self.upload is not None:
-            return self.upload[0] + outcome.up, Arrived(client, task, steps)
+            return self.upload[0] + outcome.up, self._arrived()
         event: Event
         if 0 < ask < steps and self.pause is None:
             end, event = self._done(ask) + outcome.latency, WantsModel(client, task, ask)
         elif command.hold:
             end, event = self._done(steps) + outcome.latency, Ready(client, task, steps)
         else:
-            end, event = self._done(steps) + outcome.up, Arrived(client, task, steps)
+            end, event = self._done(steps) + outcome.up, self._arrived()
         if outcome.lost < 1.0 and self._lost() < end:
             return self._lost(), Lost(client, task)
         return end, event
@@ -66,6 +66,17 @@ class SimulatedTask(Struct, gc=False):
         """The local task of the client."""
         c = self.command
         return LocalTask(c.task, c.client, c.base, self.steps, seed, c.lr_factor, self.fresh)
+
+    def _arrived(self) -> Arrived:
+        """The arrival, with the parts of the task's time where messages take any."""
+        outcome, steps = self.outcome, self.steps
+        line = None
+        if outcome.down or outcome.up or outcome.latency:
+            pause = (self.pause or 0.0) if steps > self.command.ask_after else 0.0
+            # A client that holds its update says so first.
+            sent = outcome.up + (outcome.latency if self.command.hold else 0.0)
+            line = Line(outcome.down + pause, steps * outcome.per_step, sent, outcome.latency)
+        return Arrived(self.command.client, self.command.task, steps, line=line)
 
     def _done(self, steps: int) -> float:
         """The time at which `steps` steps are done."""

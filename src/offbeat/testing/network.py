@@ -88,6 +88,11 @@ class _Channel:
         """Nothing: messages arrive whole."""
         return ()
 
+    @property
+    def took(self) -> float:
+        """No time: messages arrive whole."""
+        return 0.0
+
     def send(self, message: Any) -> None:
         """Queue a message."""
         self._outbound.put_nowait(message)

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.client_times import ClientTimes
 from offbeat.core.engine import Engine
 from offbeat.core.fleet import Fleet
 from offbeat.core.journal import Row
@@ -338,11 +339,13 @@ NOT_SAVED = {
         "held_out": "told when the site registers again",
         "connected": "no site is at a start", "steps_done": "told by the next heartbeat",
     },
+    ClientTimes: {},
     Registry: {"by_client": "the sites by number"},
 }  # fmt: skip
 """Why an attribute is not saved, by class."""
 SAVED = {
-    Driver: {"engine", "server", "registry", "began", "skipped", "rollbacks", "rolled_back", "collapse"},
+    Driver: {"engine", "server", "registry", "began", "skipped", "rollbacks", "rolled_back", "collapse",
+             "times"},
     Coordinator: {"driver", "evaluations"},
     Engine: {
         "server", "ledger", "rows", "staleness_sum", "bits_up", "exhausted",
@@ -364,6 +367,7 @@ SAVED = {
         "client", "samples", "steps_per_epoch", "present", "last_seen", "speed", "staleness", "updates",
         "tasks",
     },
+    ClientTimes: {"clients"},
     Registry: {"sites", "assigned", "gone"},
 }  # fmt: skip
 
@@ -373,7 +377,7 @@ def parts(c: Coordinator) -> Iterator[Any]:
     engine, log, collapse = c.driver.engine, c.evaluations, c.driver.collapse
     assert isinstance(collapse, CollapseDetector)
     yield from (c, c.driver, engine, engine.server, engine.server.fleet, log, log._stopping)
-    yield from (collapse, collapse._losses, c.registry, SiteRecord("a", 0), Spent())
+    yield from (collapse, collapse._losses, c.registry, SiteRecord("a", 0), Spent(), c.driver.times)
     if engine.ledger is not None:
         yield engine.ledger
 

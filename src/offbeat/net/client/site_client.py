@@ -156,7 +156,7 @@ class SiteClient:
                     registered = True
                 case _ if registered:
                     # A message before the registration belongs to an earlier connection and is sent again.
-                    self._worker.handle(message)
+                    self._worker.handle(message, channel.took)
 
     async def _registered(self, channel: ClientChannel, message: Registered) -> None:
         """Take the server's plan. Raises `UsageError` where the site does not take part in it."""

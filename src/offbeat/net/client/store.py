@@ -165,6 +165,8 @@ class SiteStore:
                     "committee": r.committee.hex(),
                     "boxes": [box.hex() for box in r.boxes],
                     "result": pending.result,
+                    "received": r.received,
+                    "trained": r.trained,
                 }
             ),
             "delta": octets(r.delta) if isinstance(r.delta, bytes) else r.delta,
@@ -265,6 +267,7 @@ def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
         int(str(about["task"])), int(str(about["steps"])), delta, tensors["integers"], metrics,
         float(str(about["lr"])), tensors.get("shared"), bytes.fromhex(str(about["committee"])),
         tuple(bytes.fromhex(box) for box in about["boxes"]),  # type: ignore[attr-defined]
+        float(str(about["received"])), float(str(about["trained"])),
     )  # fmt: skip
     state = {n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}
     held, result = bool(about["held"]), str(about["result"])

@@ -280,6 +280,7 @@ class TrainingTask(TaskControl):
         context: What the tasks of the site have in common.
         ask: Called in the training thread when the task waits for a model.
         sent: Digest of the result that may have been sent before; no other one is sent. "" means none.
+        received: Seconds in which its model came.
     """
 
     def __init__(
@@ -288,8 +289,11 @@ class TrainingTask(TaskControl):
         context: TrainingContext,
         ask: Callable[["TrainingTask"], None],
         sent: str = "",
+        received: float = 0.0,
     ) -> None:
         self.assign, self.context, self._sent = assign, context, sent
+        # Seconds in which the task's models came, of which those of `_asked` lie within the training.
+        self._received, self._asked = received, 0.0
         self.steps = 0
         self.asking = False
         self._ask = ask
@@ -342,10 +346,10 @@ class TrainingTask(TaskControl):
         return found
 
     def _request(self, steps: int) -> tuple[MergePoint, Model] | None:
-        self.asking = True
+        self.asking, begun = True, monotonic()
         self._ask(self)
         fresh = self._answers.get()
-        self.asking = False
+        self.asking, self._asked = False, monotonic() - begun
         if fresh is None:
             raise TaskCancelledError
         return None if fresh.model is None else (MergePoint(steps, fresh.version, fresh.clock), fresh.model)
@@ -372,8 +376,10 @@ class TrainingTask(TaskControl):
     def run(self, state: Tensors) -> PendingUpdate:
         """Train; returns the update and the client's new state."""
         a, c = self.assign, self.context
+        begun = monotonic()
         result = self._train(c.local_task(a), dict(state))
         self._wait()
+        trained = monotonic() - begun - self._asked
         if self._cancelled.is_set():
             raise TaskCancelledError
         if c.examples is not None:
@@ -382,6 +388,8 @@ class TrainingTask(TaskControl):
         if self._sent and digest != self._sent:
             raise OtherResultError(f"task {a.task} has another result now than the one that was sent")
         update = c.submission(a, self._end, result)
+        if not c.private:
+            update = replace(update, received=self._received + self._asked, trained=max(0.0, trained))
         if a.hold and c.privacy is None:
             assert isinstance(update.delta, torch.Tensor)
             norm = float(update.delta[: a.model.layout.parameters].norm())

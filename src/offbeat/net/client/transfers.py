@@ -191,6 +191,11 @@ class WatchedChannel:
         self._transfers.sent(message)
         self._channel.send(message)
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came, over however many connections."""
+        return self._channel.took
+
     async def receive(self) -> FromServer:
         """The next message. Raises `ChannelClosedError`."""
         try:

@@ -144,13 +144,13 @@ class Worker:
         """The connection has ended."""
         self._send = _drop
 
-    def handle(self, message: FromServer) -> None:
-        """Carry out a message about a task. Raises `UsageError`."""
+    def handle(self, message: FromServer, took: float = 0.0) -> None:
+        """Carry out a message about a task, whose tensors took these seconds. Raises `UsageError`."""
         current, pending = self._current, self._store.pending
         mine = current is not None and current.task == getattr(message, "task", None)
         match message:
             case TaskAssignment():
-                self._assigned(message)
+                self._assigned(message, took)
             case ModelResponse() if current is not None and mine:
                 current.answer(message)
             case TaskRecall() if current is not None and mine:
@@ -197,7 +197,7 @@ class Worker:
         if before is None:
             self._send_pending()
 
-    def _assigned(self, assignment: TaskAssignment) -> None:
+    def _assigned(self, assignment: TaskAssignment, took: float) -> None:
         assert self._context is not None
         if self._context.privacy is not None:
             # A server that has lost its newest state gives the numbers of tasks again.
@@ -217,7 +217,7 @@ class Worker:
             loop.call_soon_threadsafe(lambda: self._send(ModelRequest(task.task, task.steps)))
 
         sent = self._store.runs.result_of(self._store.run, assignment.task)
-        self._current = TrainingTask(assignment, self._context, ask, sent)
+        self._current = TrainingTask(assignment, self._context, ask, sent, took)
         task = asyncio.create_task(self._train(self._current))
         self._training.add(task)
         task.add_done_callback(self._training.discard)

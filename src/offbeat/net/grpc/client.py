@@ -67,6 +67,11 @@ class GrpcClientChannel:
         self.send, self.receive = self._connection.send, self._connection.receive
         self.tell_unfinished = self._connection.tell_unfinished
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came, over however many connections."""
+        return self._connection.took
+
     async def close(self, reason: str = "") -> None:
         """Close the connection once the queue is sent."""
         await self._connection.close(reason)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from offbeat.core.client_times import ClientTimes
 from offbeat.core.events import is_given_up
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
@@ -80,6 +81,7 @@ class JournalView:
     warning: str | None = None
     problem: str | None = None
     title: str = ""
+    times: ClientTimes = field(default_factory=ClientTimes)
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -90,6 +92,7 @@ class JournalView:
         """
         data = row.data or {}
         self.now = max(self.now, row.t)
+        self.times.feed(row)
         if self.ledger is not None and self.ledger.read(row):
             self.spent = data["spent"]
         if row.name == "aggregate":
@@ -134,7 +137,10 @@ class JournalView:
         Returns:
             The snapshot; later rows leave it as it is.
         """
-        sites = tuple(replace(site) for _, site in sorted(self._sites.items()))
+        sites = tuple(
+            replace(site, times=self.times.shares(client, self.now))
+            for client, site in sorted(self._sites.items())
+        )
         if self.stopped is not None:
             sites = tuple(ended(site) for site in sites)
         return Snapshot(

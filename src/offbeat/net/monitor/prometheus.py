@@ -4,7 +4,7 @@ Names end in their unit; counters end in `_total`. Everything about one site has
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import get_args
 
 from prometheus_client import generate_latest
@@ -167,3 +167,10 @@ def _site_metrics(s: Snapshot) -> Iterator[Family]:
             if value is not None:
                 family.add_metric([site.name], value)
         yield family
+    shares = GaugeMetricFamily(
+        "offbeat_site_time_ratio", "Share of its time that it spent so, 0 to 1.", labels=["site", "on"]
+    )
+    for site in s.sites:
+        for on, share in ({} if site.times is None else asdict(site.times)).items():
+            shares.add_metric([site.name, on], share)
+    yield shares

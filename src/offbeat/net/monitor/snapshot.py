@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from offbeat.core.client_times import TimeShares
 from offbeat.units import duration_text, size_text
 
 SiteState = Literal["idle", "training", "waiting", "away", "expected", "revoked"]
@@ -67,6 +68,7 @@ class SiteView:
             too few updates, or that it is unknown.
         size: Mean norm of the site's updates, relative to the median site. None means unknown.
         transfers: Its messages with tensors that are on their way.
+        times: What the site has done with its time. None means that no task of it has ended.
     """
 
     client: int
@@ -84,6 +86,7 @@ class SiteView:
     persistence: float | None = None
     size: float | None = None
     transfers: tuple[TransferView, ...] = ()
+    times: TimeShares | None = None
 
     @property
     def leads_away(self) -> bool:

@@ -129,13 +129,14 @@ class Coordinator:
 
     # ---- sites ----
 
-    def receive(self, now: float, name: str, message: FromSite) -> None:
+    def receive(self, now: float, name: str, message: FromSite, took: float = 0.0) -> None:
         """Process a message of a site.
 
         Args:
             now: When it came, in seconds of the run's clock.
             name: The site's name.
             message: The message.
+            took: Seconds in which its tensors came.
         """
         now = self._clock(now)
         if (helpers := self._helpers_with(name)) is not None:
@@ -143,7 +144,7 @@ class Coordinator:
             helpers.receive(now, name, message, registered)
             self._handler.begin_if_ready(now)
         else:
-            self._handler.handle(now, name, message)
+            self._handler.handle(now, name, message, took)
 
     def postpones(self, name: str) -> bool:
         """Whether messages of this peer wait: it is a site, and the run waits for helpers."""

@@ -32,6 +32,7 @@ Rules
 
 import logging
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from enum import Enum
 from functools import partial
 from math import inf
@@ -39,6 +40,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
+from offbeat.core.client_times import ClientTimes
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
 from offbeat.core.engine import SavedEngine
 from offbeat.core.events import (
@@ -104,6 +106,7 @@ class SavedDriver(Struct, frozen=True):
     rollbacks: int
     rolled_back: Version
     evaluated: Version
+    times: ClientTimes
 
 
 class Driver:
@@ -129,6 +132,7 @@ class Driver:
         skipped: Number of aggregations that were skipped.
         rollbacks: Number of rollbacks.
         rolled_back: Version that the last rollback made; 0 before.
+        times: What the sites have done with their time, from the journal's rows.
     """
 
     def __init__(
@@ -153,6 +157,7 @@ class Driver:
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
         self.directions = SiteDirections(self.tensors.model.layout.parameters)
+        self.times = ClientTimes()
         self.collapse = CollapseDetector(run.metric, run.higher_is_better)
         self.client_evaluations: ClientEvaluations | None = None
         every = experiment.evaluate
@@ -172,6 +177,7 @@ class Driver:
 
     def _record(self, row: Row) -> None:
         self.effects.rows.append(row)
+        self.times.feed(row)
 
     # ---- what waits ----
 
@@ -296,7 +302,12 @@ class Driver:
             ReplayError: What comes now is not what is recorded.
         """
         recorded = RecordedJournal(rows)
-        self.engine.record, self.engine.tensors = recorded.check, self.tensors if load is not None else None
+
+        def check(row: Row) -> None:
+            recorded.check(row)
+            self.times.feed(row)
+
+        self.engine.record, self.engine.tensors = check, self.tensors if load is not None else None
         self.seeds.repeating = True
         try:
             self._keep_good(good)
@@ -332,14 +343,14 @@ class Driver:
         evaluated = -1 if self.client_evaluations is None else self.client_evaluations.last
         return SavedDriver(
             self.engine.save(), self.registry.save(), self.began, self.skipped, self.rollbacks,
-            self.rolled_back, evaluated,
+            self.rolled_back, evaluated, deepcopy(self.times),
         )  # fmt: skip
 
     def restore(self, saved: SavedDriver) -> None:
         """Go on from a state, as after `replay` without tensors. Raises `ValueError` or `KeyError`."""
         self.registry.restore(saved.registry)
         self.engine.restore(saved.engine)
-        self.began, self.skipped = saved.began, saved.skipped
+        self.began, self.skipped, self.times = saved.began, saved.skipped, deepcopy(saved.times)
         self.rollbacks, self.rolled_back = saved.rollbacks, saved.rolled_back
         if self.client_evaluations is not None:
             self.client_evaluations.restore(saved.evaluated)

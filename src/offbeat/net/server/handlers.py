@@ -46,6 +46,7 @@ from offbeat.net.secure.update_checks import update_check_of
 from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.driver import Driver, Hold
 from offbeat.net.server.effects import SiteRow
+from offbeat.net.server.line import line_of
 from offbeat.net.server.metric_names import MetricNames
 from offbeat.net.server.server_options import ServerOptions
 from offbeat.net.server.site_registry import SiteRecord, TaskStatus
@@ -117,13 +118,14 @@ class MessageHandler:
         self._updates = update_check_of(run.release_plan, form, driver)
         self._told_diverged = False
 
-    def handle(self, now: float, name: str, message: FromSite) -> None:
+    def handle(self, now: float, name: str, message: FromSite, took: float = 0.0) -> None:
         """Handle a message of a site.
 
         Args:
             now: When it came, in seconds of the run's clock.
             name: The site's name.
             message: The message.
+            took: Seconds in which its tensors came.
         """
         site = self._registry.sites.get(name)
         if self._driver.stopped is not None:
@@ -142,7 +144,7 @@ class MessageHandler:
                 self._driver.apply(now, Left(site.client, reason=shorten(message.reason) or "left"))
                 self.breaker.record_failure(now, name)
             elif isinstance(message, TaskReport):
-                self._on_task_message(now, site, message)
+                self._on_task_message(now, site, message, took)
             elif isinstance(message, EvaluationResult):
                 self._on_evaluation(site, message)
 
@@ -364,7 +366,7 @@ class MessageHandler:
 
     # ---- tasks ----
 
-    def _on_task_message(self, now: float, site: SiteRecord, message: TaskReport) -> None:
+    def _on_task_message(self, now: float, site: SiteRecord, message: TaskReport, took: float) -> None:
         task = self._server.tasks.get(site.client)
         if task is None or task.id != message.task:
             self._on_ended_task(site, message)
@@ -376,7 +378,7 @@ class MessageHandler:
                 case UpdateReady():
                     self._on_ready(now, site, task, message)
                 case UpdateSubmission():
-                    self._on_update(now, site, task, message)
+                    self._on_update(now, site, task, message, took)
                 case TaskFailed():
                     self._fail_task(now, site, task.id, shorten(message.reason))
         except InvalidUpdateError as error:
@@ -430,21 +432,27 @@ class MessageHandler:
             steps = check_steps(ready.steps, task.steps)
             self._driver.apply(now, Ready(site.client, task.id, steps, metrics))
 
-    def _on_update(self, now: float, site: SiteRecord, task: Task, update: UpdateSubmission) -> None:
+    def _on_update(
+        self, now: float, site: SiteRecord, task: Task, update: UpdateSubmission, took: float
+    ) -> None:
         record, (_, base) = self._registry.assigned[task.id], self._driver.tensors.bases[task.id]
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
         result = self._updates.check(site, record.command, update, base)
         if result is not None:
-            self._take(now, site, task, update.steps, result)
+            own = self._driver.times.clients[site.client]
+            # A site that held its update waited from then until it was asked for it.
+            seconds = own.ready + took if own.ready else now - task.started
+            line = line_of(seconds, took, update.received, update.trained)
+            self._take(now, site, Arrived(site.client, task.id, update.steps, result.metrics, line), result)
 
-    def _take(self, now: float, site: SiteRecord, task: Task, steps: int, result: LocalResult) -> None:
+    def _take(self, now: float, site: SiteRecord, arrived: Arrived, result: LocalResult) -> None:
         """Take an update in."""
-        result = replace(result, metrics=self._names.kept(result.metrics))
+        result, task = replace(result, metrics=self._names.kept(result.metrics)), arrived.task
         self.breaker.record_success(site.name)
-        self._send(site.name, UpdateAck(task.id, accepted=True))
-        self._driver.effects.updates[task.id] = self._driver.log_update(task.id, result)
-        self._driver.apply(now, Arrived(site.client, task.id, steps, result.metrics), result)
+        self._send(site.name, UpdateAck(task, accepted=True))
+        self._driver.effects.updates[task] = self._driver.log_update(task, result)
+        self._driver.apply(now, replace(arrived, metrics=result.metrics), result)
 
     @property
     def _guard(self) -> UpdateGuard | None:

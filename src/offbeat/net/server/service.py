@@ -331,7 +331,7 @@ class Service:
                 if inbound.message is None:
                     coordinator.disconnected(inbound.at, inbound.site)
                 else:
-                    coordinator.receive(inbound.at, inbound.site, inbound.message)
+                    coordinator.receive(inbound.at, inbound.site, inbound.message, inbound.took)
             coordinator.evaluated(measured)
             coordinator.tick(self.now())
             if self._stop_requested is not None:

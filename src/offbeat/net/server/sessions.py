@@ -22,12 +22,16 @@ MOST_SEEN = 4
 
 
 class Inbound(Struct, frozen=True):
-    """A message of a site, or None at the end of its connection. `release` is called once it is processed."""
+    """A message of a site, or None at the end of its connection. `release` is called once it is processed.
+
+    `took` is the time in seconds in which its tensors came.
+    """
 
     at: float
     site: str
     message: FromSite | None
     release: Callable[[], None] = lambda: None
+    took: float = 0.0
 
 
 class _SeenTransfer(Struct, frozen=True):
@@ -162,7 +166,7 @@ class Sessions:
             self._inbox.heartbeats[site] = self._now(), message
             channel.send(Heartbeat())
         elif self._finished is None:
-            self._append(Inbound(self._now(), site, message, release))
+            self._append(Inbound(self._now(), site, message, release, channel.took))
             return
         elif isinstance(message, Leave):
             self.notified.add(site)

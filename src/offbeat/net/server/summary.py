@@ -61,4 +61,5 @@ def _view(coordinator: Coordinator, site: SiteRecord, size: float | None) -> Sit
         site.client, site.name, state, site.samples, number, site.steps_done, steps,
         site.speed, site.staleness, site.updates, site.last_seen,
         persistence=coordinator.driver.directions.persistence(site.client), size=size,
+        times=coordinator.driver.times.shares(site.client, coordinator.now),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Metrics
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import norms_of
-from offbeat.core.journal import Row
+from offbeat.core.journal import NOT_METRICS, Row
 from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST, problem_of_name
@@ -37,7 +37,7 @@ INTEGERS_PER_STEP = 1000
 """How far an integer buffer may go from where the task began, for each local step."""
 # PyTorch aligns its memory so: the last bits of a dot product can depend on where a vector starts.
 _ALIGNMENT = 64
-_TAKEN = frozenset({*Row.__struct_fields__, "seconds", "bits"})
+_TAKEN = frozenset({*Row.__struct_fields__, *NOT_METRICS, "bits"})
 """What a journal's reader would mistake a metric for; a server counts an update's bits itself."""
 _STATISTICS = frozenset({WORST, UNDEFINED, *QUANTILES})
 """What the statistics over sites are called, after the metric and a dot."""

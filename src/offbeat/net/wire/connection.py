@@ -6,6 +6,7 @@ every later call reports.
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -71,8 +72,9 @@ class Connection(Generic[Out, In]):
         self._still_valid = still_valid
         self._writer = MessageWriter()
         # Messages wait here until `forward` is called.
-        self._inbox: deque[tuple[In, Callable[[], None]]] = deque()
-        self._put: Callable[[In, Callable[[], None]], None] = lambda *item: self._inbox.append(item)
+        self._inbox: deque[tuple[In, Callable[[], None], float]] = deque()
+        self._put: Callable[[In, Callable[[], None]], None] | None = None
+        self._took = 0.0
         self._unprocessed = self._bodies = 0
         self._reserved, self._without_chunk = 0, 0.0
         # Bytes of bodies that have come.
@@ -110,6 +112,11 @@ class Connection(Generic[Out, In]):
         """The messages with tensors that are on their way, to the peer and from it."""
         return tuple(each for each in self._under_way() if each.done < each.size)
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came, over however many connections."""
+        return self._took
+
     async def tell_unfinished(self) -> None:
         """Tell the peer, with the next message, what is here of bodies that it has not sent whole."""
         if self._unfinished.has(self.site):
@@ -133,7 +140,7 @@ class Connection(Generic[Out, In]):
         await _until(self._in, lambda: bool(self._inbox) or self._over)
         if not self._inbox:
             raise self._closed()
-        message, release = self._inbox.popleft()
+        message, release, self._took = self._inbox.popleft()
         release()
         return message
 
@@ -143,7 +150,8 @@ class Connection(Generic[Out, In]):
         Raises `ChannelClosedError` at the end of the connection.
         """
         while self._inbox:
-            put(*self._inbox.popleft())
+            message, release, self._took = self._inbox.popleft()
+            put(message, release)
         self._put = put
         await self._ends.wait()
         raise self._closed()
@@ -327,8 +335,15 @@ class Connection(Generic[Out, In]):
             self._bodies += size > 0
             if self._over:
                 self._release(size)
+                continue
+            release, took = partial(self._release, size), 0.0
+            if size and read.whole is not None:
+                took = max(0.0, time.time() - read.whole.began)
+            if self._put is None:
+                self._inbox.append((message, release, took))
             else:
-                self._put(message, partial(self._release, size))
+                self._took = took
+                self._put(message, release)
         self._in.set()
         await _until(self._in, lambda: self._ending is not None or self._has_room())
 

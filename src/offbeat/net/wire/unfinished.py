@@ -47,6 +47,7 @@ class IncomingBody:
         checksum: Their XXH3-64.
         file: The file that has the first `saved` of them. None means that there is none.
         saved: Bytes in the file.
+        began: When it was announced first, in seconds since 1970.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class IncomingBody:
     checksum: xxh3_64 = field(default_factory=xxh3_64)
     file: Path | None = None
     saved: int = 0
+    began: float = field(default_factory=time.time)
 
     @property
     def size(self) -> int:
@@ -79,6 +81,8 @@ class _Kept:
     at: float
     file: Path | None = None
     memory: list[memoryview] = field(default_factory=list)
+    # When it was announced; of one that another process has left, when that wrote it last.
+    began: float = 0.0
     # What a peer is told of it, once that was computed: a peer may connect again and again.
     body: pb.Body | None = None
 
@@ -174,7 +178,9 @@ class UnfinishedBodies:
                     self._remove(peer, each, leave=body.file)
             for each in kept[: len(kept) + 1 - MOST_OF_A_PEER]:
                 self._remove(peer, each)
-            kept.append(_Kept(body.kind, body.parts, body.received, time.time(), body.file, memory))
+            kept.append(
+                _Kept(body.kind, body.parts, body.received, time.time(), body.file, memory, body.began)
+            )
             self._drop_old()
 
     def resume(self, peer: str, body: IncomingBody, announced: pb.Body) -> None:
@@ -188,6 +194,7 @@ class UnfinishedBodies:
                 if (kept.parts, kept.size) == (body.parts, announced.offset) and _fill(kept, body):
                     if body.checksum.intdigest() == announced.sum:
                         body.file, body.saved = kept.file, body.received if kept.file is not None else 0
+                        body.began = kept.began
                         return
                     body.received, body.checksum = 0, xxh3_64()
         offset = announced.offset
@@ -213,7 +220,9 @@ class UnfinishedBodies:
             head = file.readline(_LONGEST_HEAD)
             kind, parts = msgspec.json.decode(head, type=tuple[str, Parts])
             size, at = os.fstat(file.fileno()).st_size - len(head), _modified(path)
-            self._kept.setdefault(path.name.rpartition("-")[0], []).append(_Kept(kind, parts, size, at, path))
+            self._kept.setdefault(path.name.rpartition("-")[0], []).append(
+                _Kept(kind, parts, size, at, path, began=at)
+            )
 
     def _drop_old(self) -> None:
         """Delete those that are too old, and the oldest while they have too many bytes."""

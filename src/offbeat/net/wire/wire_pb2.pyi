@@ -215,7 +215,7 @@ class UpdateReady(_message.Message):
     def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class UpdateSubmission(_message.Message):
-    __slots__ = ("task", "steps", "metrics", "lr", "committee", "boxes")
+    __slots__ = ("task", "steps", "metrics", "lr", "committee", "boxes", "received", "trained")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -229,13 +229,17 @@ class UpdateSubmission(_message.Message):
     LR_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     BOXES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
     task: int
     steps: int
     metrics: _containers.ScalarMap[str, float]
     lr: float
     committee: bytes
     boxes: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., lr: _Optional[float] = ..., committee: _Optional[bytes] = ..., boxes: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    received: float
+    trained: float
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., lr: _Optional[float] = ..., committee: _Optional[bytes] = ..., boxes: _Optional[_Iterable[bytes]] = ..., received: _Optional[float] = ..., trained: _Optional[float] = ...) -> None: ...
 
 class TaskFailed(_message.Message):
     __slots__ = ("task", "reason")

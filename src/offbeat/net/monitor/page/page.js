@@ -276,6 +276,11 @@
     const range = site.allowed ? ` (${site.allowed.map((n) => whole.format(n)).join("–")})` : "";
     return whole.format(site.samples) + range;
   }
+  function timesOf(site) {
+    const t = site.times;
+    if (!t) return "–";
+    return [t.trained, t.received, t.sent, t.waited, t.lost].map((share) => Math.round(100 * share)).join("/");
+  }
   function drawSites() {
     const s = seen.snapshot;
     at("sites").replaceChildren(...s.sites.map((site) => {
@@ -296,7 +301,7 @@
         site.staleness >= 0 ? site.staleness : "–", whole.format(site.updates),
         s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–",
         typeof site.persistence === "number" ? site.persistence.toFixed(2) : "–",
-        typeof site.size === "number" ? sig(site.size) + "×" : "–", samplesOf(site),
+        typeof site.size === "number" ? sig(site.size) + "×" : "–", samplesOf(site), timesOf(site),
         typeof site.last_seen === "number" ? span(Math.round(Math.max(0, s.now - site.last_seen))) + " ago" : "–",
       ].map((value) => make("td", "", String(value))));
       return line;
