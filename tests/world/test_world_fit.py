@@ -17,7 +17,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.journal import Row
 from offbeat.core.learner import NoTraining
-from offbeat.world.fit import Fit, fit_world
+from offbeat.world.fit import Fit, Sizes, fit_world
 from tests.sampling import examples
 
 SPEEDS = [0.5, 1.0, 2.0, 4.0]
@@ -40,7 +40,8 @@ def test_speeds_and_their_jitter():
     for speed, own in zip(SPEEDS, fit.clients, strict=True):
         assert own.seconds_per_step == pytest.approx(speed, rel=5 * 0.1 / sqrt(own.arrived))
         assert own.jitter == pytest.approx(0.1, rel=5 / sqrt(2 * own.arrived))
-        assert own.transfer == own.dropout == 0
+        assert own.latency == own.dropout == 0
+        assert own.down is own.up is None
     assert fit.world.network.free
     assert fit.world.availability == ob.Availability()
 
@@ -53,24 +54,38 @@ def test_without_jitter_a_world_is_found_exactly():
     assert fit.world.jitter == 0.0
 
 
-def test_steps_that_never_vary_take_the_link_with_them_and_it_is_said():
-    world = ob.World(SPEEDS, network=ob.Network(latency=1.0))
-    fit = fitted(world, ob.fedbuff(2, steps=10))
-    assert fit.world.seconds_per_step == pytest.approx([s + 0.2 for s in SPEEDS], rel=1e-5)
-    assert len(fit.notes) == 4
-    assert "the same number of steps" in fit.notes[0]
+LINKS = ob.Network(
+    latency=[0.25, 0.0, 1.0, 3.0],
+    up=[BITS / 3, BITS, None, 2 * BITS],
+    down=[None, BITS / 7, BITS, 5 * BITS],
+)
+ALGORITHMS = {
+    "the same steps": ob.fedbuff(2, steps=10),
+    "requests": ob.fedasmu(steps=10, ask=FixedTiming(), ask_every=2, size=2, period=5, threshold=2),
+    "groups": ob.fedcompass(4, 20),
+}
 
 
-def test_requests_in_mid_task_tell_latency_from_bandwidth():
-    world = ob.World(SPEEDS, network=ob.Network(latency=0.25, up=BITS / 2, down=BITS / 2))
-    algorithm = ob.fedasmu(steps=10, ask=FixedTiming(), ask_every=2, size=2, period=5, threshold=2)
-    fit = fitted(world, algorithm, model_bits=BITS, tasks=200)
-    for own in fit.clients:
-        assert own.latency == pytest.approx(0.25, rel=1e-3)
-        assert own.transfer == pytest.approx(2.0, rel=1e-3)
-        assert own.jitter < 1e-6
-    assert fit.world.network.up == pytest.approx([BITS / 2] * 4, rel=1e-3)
-    assert len(fit.clients[0].tasks) <= fit.clients[0].arrived + 1, "one number a task, not one a part"
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_simulated_run_gives_its_own_links_back(name: str) -> None:
+    fit = fitted(ob.World(SPEEDS, network=LINKS), ALGORITHMS[name], sizes=Sizes(BITS, BITS), tasks=200)
+    network = fit.world.network
+    assert network.latency == LINKS.latency
+    assert network.up == pytest.approx([BITS / 3, BITS, 1e18, 2 * BITS], rel=1e-5)
+    assert network.down == pytest.approx([1e18, BITS / 7, BITS, 5 * BITS], rel=1e-5)
+    assert fit.world.seconds_per_step == pytest.approx(SPEEDS, rel=1e-5)
+    assert fit.world.jitter == 0.0
+
+
+def test_one_transfer_that_took_long_changes_no_link():
+    found = rows(ob.World(SPEEDS, network=LINKS), ob.fedbuff(2, steps=10), tasks=100)
+    late = next(n for n, row in enumerate(found) if row.name == "arrived" and row.client == 1)
+    data = {**(found[late].data or {}), "line.received": 1e4, "line.sent": 1e4}
+    found[late] = replace(found[late], data=data)
+    network = fit_world(found, 4, sizes=Sizes(BITS, BITS)).world.network
+    assert network.up is not None
+    assert network.down is not None
+    assert (network.up[1], network.down[1]) == pytest.approx((BITS, BITS / 7), rel=1e-5)
 
 
 def held(latency: float, transfer: float) -> list[Row]:
@@ -80,18 +95,20 @@ def held(latency: float, transfer: float) -> list[Row]:
         ready = t + 2 * latency + transfer + steps
         upload = ready + 7.0
         arrived = upload + latency + transfer
+        times = latency + transfer, float(steps), 2 * latency + transfer, latency
+        line = dict(zip(("line.received", "line.trained", "line.sent", "line.latency"), times, strict=True))
         written += [
             Row(0, t, "command", "train", 0, task, steps=steps),
             Row(0, ready, "event", "ready", 0, task, steps=steps),
             Row(0, upload, "command", "upload", 0, task),
-            Row(0, arrived, "event", "arrived", 0, task, steps=steps),
+            Row(0, arrived, "event", "arrived", 0, task, steps=steps, data=line if latency else None),
         ]
         t = arrived
     return written
 
 
-def test_held_updates_tell_latency_from_bandwidth():
-    fit = fit_world(held(0.5, 2.0), 1, model_bits=BITS)
+def test_who_holds_its_update_sends_one_message_more():
+    fit = fit_world(held(0.5, 2.0), 1, sizes=Sizes(BITS, BITS))
     assert fit.world.seconds_per_step == pytest.approx([1.0])
     assert fit.world.network.latency == pytest.approx([0.5])
     assert fit.world.network.up == fit.world.network.down == pytest.approx([BITS / 2.0])
@@ -104,7 +121,7 @@ def test_a_link_is_not_made_up_from_few_tasks_or_from_chance():
             run = ob.simulate(
                 ob.fedcompass(4, 20), ob.World(SPEEDS, jitter=0.2), seed=seed, until=ob.Until(tasks=tasks)
             )
-            assert fit_world(run.rows(), 4, model_bits=BITS).world.network.free
+            assert fit_world(run.rows(), 4, sizes=Sizes(BITS, BITS)).world.network.free
 
 
 def test_each_clients_dropout():

@@ -121,15 +121,20 @@ def _show_fit(fit: "Fit", as_json: bool = False) -> None:
     if as_json:
         print_json(_document(fit))
         return
-    table = plain_table("client", "updates", "lost", "s/step", "± %", "latency", "transfer")
+    table = plain_table("client", "updates", "lost", "s/step", "± %", "latency", "down", "up")
     for c in fit.clients:
         table.add_row(
             str(c.client), str(c.arrived), str(c.lost), f"{c.seconds_per_step:.4g}", f"{100 * c.jitter:.1f}",
-            f"{c.latency:.3g} s", f"{c.transfer:.3g} s",
+            f"{c.latency:.3g} s", _rate(c.down), _rate(c.up),
         )  # fmt: skip
     out.print(table)
     for note in fit.notes:
         out.print(note, markup=False)
+
+
+def _rate(bits: float | None) -> str:
+    """A bandwidth in words."""
+    return "–" if bits is None else f"{bits / 1e6:.3g} Mbit/s"
 
 
 def _write_world(path: Path | None, world: "World", quiet: bool) -> None:

@@ -12,7 +12,7 @@ from offbeat.recipes.build import recorded_recipe
 from offbeat.recipes.load import amend, document_of, own_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord
-from offbeat.world.fit import Fit, Speeds, fit_world
+from offbeat.world.fit import Fit, Sizes, Speeds, fit_world
 from offbeat.world.world import World
 
 _WORLD: TypeAdapter[World] = TypeAdapter(World)
@@ -82,7 +82,7 @@ def fit_run(record: RunRecord, *, speeds: Speeds = "jitter") -> Fit:
     """Fit a world to a recorded run, finished or not. Raises `UsageError` as `fit_world`."""
     try:
         clients = max([record.clients, *(client + 1 for client in record.client_samples())])
-        return fit_world(record.rows(), clients, model_bits=_model_bits(record), speeds=speeds)
+        return fit_world(record.rows(), clients, sizes=_sizes(record), speeds=speeds)
     except UsageError as error:
         raise UsageError(f"{record.path}: {error}") from None
 
@@ -102,10 +102,12 @@ def world_text(world: World) -> str:
     )
 
 
-def _model_bits(record: RunRecord) -> int | None:
-    """Bits of a model: the bytes sent to clients by the last evaluation, over the models sent by then."""
+def _sizes(record: RunRecord) -> Sizes | None:
+    """Bits of a model and of an update: the bytes until the last evaluation, over what was sent by then."""
     last = record.last_evaluation()
     if last is None:
         return None
     sent = sum(row.t <= last.t for row in record.rows("command") if row.name in ("train", "send"))
-    return round(8 * last.bytes_down / sent) or None if sent else None
+    if not sent or not last.tasks:
+        return None
+    return Sizes(8 * last.bytes_down / sent, 8 * last.bytes_up / last.tasks)
