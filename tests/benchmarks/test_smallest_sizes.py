@@ -35,6 +35,7 @@ SIZES: dict[str, tuple[str, ...]] = {
     "guard/metric_worlds.py": ("--batches 1 --out runs",),
     "hospitals.py": ("--seconds 2 --folder runs",),
     "large_models.py": ("--megabytes 1 --updates 1 --sites 1",),
+    "deployed_lines.py": ("--lines 20 --tasks 4 --out out.csv",),
     "lines.py": ("--seeds 1 --lines 20 --samples 200 --tasks 8 --out out.csv",),
     "overhead.py": ("--tasks 10 --out out.csv",),
     "peers_learning.py": ("",),
