@@ -171,10 +171,12 @@ def test_units() -> None:
 
 
 def test_labels_of_ones_own_get_colours_in_order_and_a_dash_when_eight_are_used() -> None:
-    style = choose_styles(["a", "b", "a", *(str(k) for k in range(30))])
+    style = choose_styles(["a", "b", "a", *(str(k) for k in range(40))])
     assert [style["a"], style["b"], style["0"]] == list(LABEL_STYLES[:3])
-    assert [style["5"].dash, style["6"].dash, style["14"].dash] == ["solid", "dash", "dot"]
-    assert style["22"] == style["a"]
+    assert [style["5"].dash, style["6"].dash, style["14"].dash, style["22"].dash] == [
+        "solid", "dash", "dot", "dashdot"
+    ]  # fmt: skip
+    assert style["31"] == style["a"]
 
 
 def test_groups_repeat_their_colours_and_texts_can_be_read() -> None:

@@ -14,7 +14,7 @@ from offbeat.report.palette import AXIS, GRID, INK, Dash
 
 DPI = 150
 SCREEN_DPI = 80
-LINE_STYLES: dict[Dash, str] = {"solid": "-", "dash": "--", "dot": ":"}
+LINE_STYLES: dict[Dash, str] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
 
 class ShownFigure(Figure):

@@ -2,8 +2,8 @@
 
 The first eight colours of labels, six of which are of the palette of Okabe and Ito, stay apart in every kind
 of colour blindness. The algorithms that are compared most have them. Not all other colours stay apart, so
-their lines are dashed or dotted. Arrival groups use the light palette of Paul Tol, on which dark text can be
-read.
+their lines are dashed, dotted, or both. Arrival groups use the light palette of Paul Tol, on which dark text
+can be read.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Literal
 
-Dash = Literal["solid", "dash", "dot"]
+Dash = Literal["solid", "dash", "dot", "dashdot"]
 
 GROUP_COLOURS = ("#77AADD", "#EE8866", "#EEDD88", "#44BB99", "#FFAABB", "#99DDFF", "#BBCC33", "#C5A5CF")
 GROUPS_TOLD_APART = len(GROUP_COLOURS)
@@ -41,7 +41,10 @@ _COLOURS: Mapping[Dash, tuple[str, ...]] = {
     "solid": ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#332288", "#7A4B1E"),
     "dash": ("#5B5B5B", "#C51B7D", "#2F7296", "#D4A373", "#9E9AC8", "#4D9221", "#E07B91", "#00563E"),
     "dot": ("#3B4CC0", "#8A3D00", "#AA4499", "#101010", "#5E3C99", "#FF6F61", "#A39400", "#2B2B5E"),
-}
+    "dashdot": (
+        "#1F6F8B", "#B5654A", "#6B8E23", "#8C4F9F", "#C2880A", "#4A7EBB", "#7F7F3A", "#9C1C4E", "#3F7F6F"
+    ),
+}  # fmt: skip
 LABEL_STYLES = tuple(Style(colour, dash) for dash, colours in _COLOURS.items() for colour in colours)
 _ALGORITHMS = (
     "fedavg", "fedcompass", "fedbuff", "fedasync", "fedasmu", "fedfa", "fedssmu", "port",
@@ -49,7 +52,7 @@ _ALGORITHMS = (
     "fedadam", "fedyogi", "fedadagrad", "asofed", "wireless", "first_of", "fadas", "ringmaster",
     "ca2fl", "ace", "mifa", "fedvarp", "fedstale", "ringleader", "rennala", "malenia", "delay_adaptive",
 )  # fmt: skip
-ALGORITHM_STYLES: Styles = dict(zip(_ALGORITHMS, LABEL_STYLES, strict=False))
+ALGORITHM_STYLES: Styles = dict(zip(_ALGORITHMS, LABEL_STYLES, strict=True))
 """The style of each algorithm in every figure; those that are compared most come first."""
 
 
