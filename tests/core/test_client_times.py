@@ -45,7 +45,7 @@ def test_without_a_line_a_task_is_training_until_its_update_is_held() -> None:
 
 
 def test_a_lost_task_is_neither_training_nor_waiting() -> None:
-    for end in ("lost", "left"):
+    for end in ("lost", "left", "discard"):
         found = shares(*BEGUN, row(110.0, end, 1), now=110.0)
         assert found == TimeShares(0.0, 0.0, 0.0, 0.0, 1.0)
 

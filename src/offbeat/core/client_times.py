@@ -136,7 +136,7 @@ class ClientTimes(Struct):
             case "arrived":
                 client.end(row.t, line_of(row))
             case "discard":
-                client.end(row.t)
+                client.end(row.t, lost=not client.ready)
             case "lost":
                 client.end(row.t, lost=True)
             case "left":
