@@ -572,7 +572,7 @@ def forge(database: sqlite3.Connection, path: tuple[Any, ...], new: Any, everywh
         database.execute("UPDATE checksums SET checksum = ? WHERE part = 'snapshot'", (checksum,))
 
 
-NOT_OF_THE_CHECKPOINT = {
+NOT_OF_THE_CHECKPOINT = {"times", 
     "lost", "sent", "streams", "staleness_sum", "bits_up", "sites", "began", "skipped", "rollbacks", "timers",
     "schedule", "evaluations", "collapse", "labels", "rolled_back", "assigned", "lr_factor", "speed",
     "last_staleness", "arrival",
