@@ -76,6 +76,11 @@ class Collected(Schedule):
         return frozenset({Feature.CANCEL}) if self.stop else NONE
 
     @property
+    def one_distribution(self) -> bool:
+        """Whether it does not wait for everybody."""
+        return self.enough == "count"
+
+    @property
     def largest_aggregation(self) -> int | None:
         """S, where it is a count."""
         return self.size if self.enough == "count" else None

@@ -46,6 +46,7 @@ class BoundedDelay(Schedule):
     concurrency: Concurrency = None
     snapshots = True
     largest_aggregation = 1
+    one_distribution = True
 
     @property
     def requires(self) -> frozenset[Feature]:

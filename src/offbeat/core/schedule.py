@@ -135,6 +135,14 @@ class Schedule(AlgorithmPart, Protocol):
         """
         return False
 
+    @property
+    def one_distribution(self) -> bool:
+        """Whether it is for clients whose data are of one distribution; by default not.
+
+        Such a schedule may never use an update of a slow client.
+        """
+        return False
+
     def check_clients(self, clients: int) -> None:
         """Check the number of clients with which a run begins: by default only against `concurrency`.
 
@@ -205,6 +213,11 @@ class ScheduleWrapper(Wrapper, Schedule):
     def snapshots(self) -> bool:
         """Whether the schedule inside can be restored from plain data."""
         return self.inner.snapshots
+
+    @property
+    def one_distribution(self) -> bool:
+        """Whether the schedule inside is for data of one distribution."""
+        return self.inner.one_distribution
 
     def check_clients(self, clients: int) -> None:
         """Check the number of clients by the schedule inside."""

@@ -1,5 +1,6 @@
 """Build the objects of a simulation from a recipe, and run it."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -38,6 +39,8 @@ from offbeat.sim.execution import HERE, Execution
 from offbeat.sim.progress import Watcher
 from offbeat.sim.result import Run
 from offbeat.sim.run_experiment import resume_experiment, simulate_experiment
+
+log = logging.getLogger(__name__)
 
 
 def make_algorithm(spec: Mapping[str, Any], allow: Allow = NOTHING) -> Algorithm:
@@ -205,6 +208,12 @@ def run_recipe(
     check_names(recipe, allow)
     algorithm = make_algorithm(recipe.algorithm, allow)
     learner = make_learner(recipe, allow)
+    if algorithm.schedule.one_distribution and recipe.data.partition.kind != "iid":
+        log.warning(
+            "%s is for clients whose data are of one distribution, and may never learn from a slow client: "
+            "with partition %s choose ringleader or malenia, which count every client alike",
+            algorithm.name, recipe.data.partition.kind,
+        )  # fmt: skip
     if metric is not None and not recipe.evaluate.never:
         check_metrics(recipe, learner, metric)
     return simulate_experiment(
