@@ -19,7 +19,7 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.data import Dataset, federate
 from offbeat.local.batches import batch_table, batches
 from offbeat.local.fast.batched import BatchedTrainer, cross_entropy
-from offbeat.local.fast.batched_module import BatchedModule, _PerClient, padded_samples
+from offbeat.local.fast.batched_module import BatchedModule, _Convolution, _PerClient, padded_samples
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.models import MLP, LogisticRegression, WirelessCNN
 from tests.sampling import mostly_thorough, thorough
@@ -553,6 +553,31 @@ def _by_autograd(models: Tensor, sizes: list[int], x: Tensor, d: Tensor) -> list
         module(own_x).backward(own_d)
         apart.append([p.grad for p in module.parameters()])
     return [torch.stack(parts) for parts in zip(*apart, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"padding": (2, 1), "stride": (1, 2), "bias": False}, {"padding": 1, "stride": 3}]
+)
+def test_a_convolution_as_one_product_leaves_autograds_gradients(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU."""
+    stacked = BatchedModule(nn.Sequential(nn.Conv2d(3, 4, (3, 2), **options)), 2)
+    stacked.load(list(torch.randn(2, sum(slots.values[0].numel() for slots in stacked.slots))))
+    x = torch.randn(10, 3, 7, 6)
+    d = torch.randn_like(stacked(x))
+    found = []
+    for as_product in (False, True):
+        if as_product:
+            monkeypatch.setattr(_Convolution, "forward", lambda layer, x: layer.multiply(layer.windows(x)))
+        own = x.clone().requires_grad_()
+        stacked.gradients()
+        output = stacked(own)
+        stacked.backward(output, d)
+        gradients = stacked.gradients()
+        found.append([output, own.grad, *(gradients[slots][0].left for slots in stacked.slots)])
+    torch.testing.assert_close(found[0], found[1], rtol=1e-4, atol=1e-5)
+    assert found[1][0].is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(("module", "samples"), [(even, 16), (few, 32), (narrow, 32)])

@@ -53,6 +53,18 @@ def test_the_same_seed_gives_the_same_bits_however_many_are_together(
         assert outcome(other) == outcome(results[0])
 
 
+def test_convolutions_are_trained_one_after_the_other(caplog: pytest.LogCaptureFixture) -> None:
+    def cnn() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 10))
+
+    one = run("fedbuff", digits(cnn))
+    assert outcome(run("fedbuff", digits(cnn), executor=ob.Batched(4))) == outcome(one)
+    (record,) = (record for record in caplog.records if "executor batched" in record.message)
+    assert "convolutions gain nothing together on a CPU" in record.message
+    with pytest.raises(ob.UsageError, match="executor batched cannot train"):
+        run("scaffold", digits(cnn), executor=ob.Batched(4))
+
+
 class Scarce:
     """Memory for so many tasks together."""
 

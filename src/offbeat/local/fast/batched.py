@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from offbeat.core.buffers import unwrap_buffers
 from offbeat.core.errors import UsageError
@@ -67,8 +68,10 @@ class BatchedTrainer:
         self._last = self._x.ndim == 4 and not self._x.is_contiguous()
         x, module = self._x, self._ready.bench.module
         some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
-        with torch.random.fork_rng(devices=[]):
-            self._size = padded_samples(module, some, learner.training.batch_size)
+        self._size = learner.training.batch_size
+        if self._ready.device == "cpu":
+            with torch.random.fork_rng(devices=[]):
+                self._size = padded_samples(module, some, self._size)
         if self._last:
             self._x = x = x.permute(0, 2, 3, 1)
         self._samples = x.new_empty(clients * self._size, *x.shape[1:])
@@ -223,6 +226,12 @@ def batched_module(learner: TorchLearner, clients: int, *, dropout: bool = True)
     module = learner.prepare().bench.module
     autocast = learner.training.precision != "float32"
     return BatchedModule(module if dropout else without_dropout(copied(module)), clients, autocast=autocast)
+
+
+def has_no_gain(learner: TorchLearner) -> bool:
+    """Whether clients together are slower than one after the other: with convolutions on a CPU."""
+    ready = learner.prepare()
+    return ready.device == "cpu" and any(isinstance(m, _ConvNd) for m in ready.bench.module.modules())
 
 
 def loss_of(learner: TorchLearner) -> Loss:

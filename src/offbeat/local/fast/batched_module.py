@@ -3,7 +3,8 @@
 The samples of all clients go through the module as one batch. What has no parameters (activations, pooling,
 reshaping) runs as it is, once for all. A layer that has some knows whose samples are whose: a linear layer
 multiplies each client's by the client's own weights, in one batched multiplication; any other layer takes
-one client after the other on a CPU, where that is faster, and all at once by `torch.func.vmap` on a GPU.
+one client after the other on a CPU, where that is faster. On a GPU, convolutions are one batched
+multiplication too, and what is left takes all clients at once by `torch.func.vmap`.
 
 The gradient of a linear layer's weights is the product of two small matrices. It is never formed: the product
 is added to what it changes as it is computed, which spares writing and reading as much as the weights are.
@@ -13,7 +14,7 @@ rounds differently at another address, so every slot begins at a multiple of 64 
 client has a multiple of 16 samples: to those of its batch come some of weight zero. An activation takes 32
 numbers at a time, two AVX-512 registers, and may round otherwise what is left over: where 16 samples do not
 always fill them, a client has a multiple of 32. A client alone whose layer has one input or one output is
-multiplied as two would be.
+multiplied as two would be. A GPU has no such bits to keep, and its clients have the samples of their batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -260,6 +262,8 @@ class BatchedModule:
                 made[module] = ClientBatchNorm(module, self, affine, running)
             elif type(module) is nn.Linear and not self._autocast:
                 made[module] = _Linear(module, self, slots)
+            elif _Convolution.takes(module):
+                made[module] = _Convolution(module, self, slots)
             elif next(module.parameters(recurse=False), None) is not None:
                 made[module] = _PerClient(module, self, slots)
             else:
@@ -343,6 +347,51 @@ class _PerClient(nn.Module):
 
 _OneClient = Callable[..., Any]
 """One client's output, from its values and its samples."""
+
+
+UNFOLDED = 1 << 30
+"""Bytes of a convolution's windows, of all clients together, up to which they are laid out in memory."""
+
+
+class _Convolution(_PerClient):
+    """A convolution: on a GPU the windows of all clients, in one batched multiplication.
+
+    `torch.func.vmap` makes it a convolution with a group for each client, which multiplies small matrices. A
+    row here is a window, and the rows of one client are multiplied together; the result is in channels_last.
+    """
+
+    @staticmethod
+    def takes(layer: nn.Module) -> bool:
+        """Whether a layer is a convolution of this kind."""
+        plain = type(layer) is nn.Conv2d and layer.groups == 1 and layer.dilation == (1, 1)
+        return plain and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+
+    def forward(self, x: Tensor) -> Any:
+        """[active · samples, channels, ...] to [active · samples, outputs, ...]."""
+        if x.device.type == "cpu" or x.ndim != 4:
+            return super().forward(x)
+        windows = self.windows(x)
+        if windows.numel() * windows.element_size() > UNFOLDED:
+            return super().forward(x)
+        return self.multiply(windows)
+
+    def windows(self, x: Tensor) -> Tensor:
+        """What the kernel meets at each place: a view [samples, rows, columns, channels, *kernel]."""
+        layer: Any = self._layer
+        (height, width), (down, right), (rows, columns) = layer.padding, layer.stride, layer.kernel_size
+        padded = functional.pad(x.permute(0, 2, 3, 1), (0, 0, width, width, height, height))
+        return padded.unfold(1, rows, down).unfold(2, columns, right)
+
+    def multiply(self, windows: Tensor) -> Tensor:
+        """Each client's windows times its own weights."""
+        values = {name: self._stacked.leaf(slots) for name, slots in self._slots.items()}
+        weight = values["weight"].flatten(2)
+        rows = windows.reshape(len(weight), -1, weight.shape[2])
+        if "bias" in values:
+            y = torch.baddbmm(values["bias"].unsqueeze(1), rows, weight.transpose(1, 2))
+        else:
+            y = torch.bmm(rows, weight.transpose(1, 2))
+        return y.view(*windows.shape[:3], -1).permute(0, 3, 1, 2)
 
 
 class _Call:

@@ -5,6 +5,9 @@ When a result is asked for, the task is trained and with it those whose results 
 submitted anew was trained for nothing. Which tasks are trained together follows from virtual time alone, and
 a task's result does not depend on it; it differs from that of other executors in the last bits.
 
+Convolutions take one client after the other on a CPU, and stacking the clients costs more than it saves.
+There each task is trained by itself, and the log says so.
+
 Where a GPU's memory runs out, half as many tasks are trained together from then on, and the log says so.
 """
 
@@ -19,7 +22,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import TaskId
 from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
-from offbeat.local.fast.batched import BatchedTask, BatchedTrainer
+from offbeat.local.fast.batched import BatchedTask, BatchedTrainer, has_no_gain
 from offbeat.local.torch_learner import TorchLearner
 from offbeat.sim.executors.in_process import InProcess
 
@@ -59,9 +62,16 @@ class BatchTraining(InProcess):
             )
         super().__init__(learner, objective)
         self._learner: TorchLearner = learner
-        self._clients = options.clients
+        self._alone = has_no_gain(learner)
+        # A trainer of one client checks that the learner and the objective can be trained so.
+        self._clients = 1 if self._alone else options.clients
         self._trainer = self._made()
         self._results: dict[TaskId, LocalResult] = {}
+        if self._alone:
+            del self._trainer
+            log.warning(
+                "executor batched: convolutions gain nothing together on a CPU; tasks are trained one by one"
+            )
 
     def result(self, task: TaskId) -> LocalResult:
         """Train the task and those that are due next, unless an earlier batch had it.
@@ -69,6 +79,8 @@ class BatchTraining(InProcess):
         Raises:
             UsageError: The device has not enough memory for this task alone.
         """
+        if self._alone:
+            return super().result(task)
         if task not in self._results:
             first = self._waiting.pop(task)
             others = nsmallest(self._clients - 1, self._waiting.values(), key=itemgetter(0))
