@@ -14,7 +14,7 @@ OPTIONS = {
     "fednova": {"epochs": 1},
     "fedlws": {"steps": 10},
     "ca2fl": {"steps": 10, "size": 5},
-    "ace": {"steps": 10, "first": "seen"},
+    "ace": {"steps": 10, "first": "seen", "server_lr": 0.2},
     "mifa": {"steps": 10},
     "fedvarp": {"steps": 10},
     "fedstale": {"steps": 10},
