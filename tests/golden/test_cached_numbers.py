@@ -100,6 +100,16 @@ def test_updates_that_are_too_old_are_forgotten():
     assert float(cache.memory["sum"]) == 0.0
 
 
+def test_what_is_forgotten_leaves_the_sum_of_the_others():
+    cache, found = Cache(clients=3), []
+    aced = Cached(divide="clients", first="seen", max_age=2)
+    for version, (client, delta) in enumerate([(0, 1.0), (1, 2.0), (2, 4.0), (2, 6.0)]):
+        found.append(cache.step(aced, [cache.update(client, delta, base=version)]))
+    # At version 3 the update of client 0 is three versions old: (2 + 6)/2
+    assert found == near(1.0, 1.5, 7 / 3, 4.0)
+    assert cache.vectors == {1: 2.0, 2: 6.0}
+
+
 def test_mifa_keeps_updates_by_their_rate():
     cache, mifa = Cache(clients=2), Cached(divide="clients", per_rate=True)
     # 0.1 (1/0.1 + 2/0.1) / 2
