@@ -114,6 +114,29 @@ def test_ringleader_at_equal_speeds_has_the_second_phase_right_after_the_first()
     assert times[:4] == [3.0, 6.0, 6.0, 6.0]
 
 
+# ---- sums ----
+
+SUMS = ob.Privacy(clip=1.0, least=3, secure=ob.Secure())
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [ob.fadas(3, 2), ob.delay_adaptive(2, 2), ob.ringmaster(2, 2), ob.rennala(4, 2)],
+    ids=lambda a: a.name,
+)
+def test_sums_are_enough_of_these(algorithm):
+    run = play(algorithm, privacy=SUMS, until=ob.Until(versions=8))
+    assert run.summary.versions == 8
+    assert all(len(set(e["clients"])) >= 3 for e in run.entries("aggregate"))
+
+
+@pytest.mark.parametrize("algorithm", [ob.malenia(4, 2), ob.ringleader(2)], ids=lambda a: a.name)
+def test_these_need_each_update_by_itself(algorithm):
+    with pytest.raises(ob.UsageError, match=f"{algorithm.name} needs each update by itself") as caught:
+        play(algorithm, privacy=SUMS)
+    assert "\n" not in str(caught.value)
+
+
 # ---- Ringmaster ----
 
 
