@@ -96,6 +96,10 @@ _KINDS: dict[str, dict[Left, Served]] = {
         {"algorithm": {"name": "port", "epochs": 2, "size": 1, "tau_max": 1, "urgent": True}},
         "finished", "killed", pace=(0.01, 0.02, 0.2),
     ),
+    "served-ringmaster": left(
+        {"algorithm": {"name": "ringmaster", "steps": 2, "threshold": 2}},
+        "finished", "killed", pace=(0.01, 0.02, 0.2),
+    ),
     "served-scaffold": left({"algorithm": {"name": "scaffold", "steps": 2}}, "finished", "killed"),
     "served-momentum": left({"algorithm": {"name": "fedavgm", "steps": 2, "momentum": 0.9}}, "killed"),
     "served-noise": left(NOISE, "finished", "stopped", "killed"),

@@ -37,7 +37,7 @@ def test_there_is_a_corpus_of_the_format_that_is_written() -> None:
     archives = {path.name.removesuffix(".tar.xz") for path in folder_of(FORMAT).glob("*.tar.xz")}
     assert archives == set(names(FORMAT)) == set(all_makers())
     size = sum(path.stat().st_size for path in folder_of(FORMAT).iterdir())
-    assert size < 2e6, "the corpus is to stay small"
+    assert size < 2.5e6, "the corpus is to stay small"
 
 
 def test_every_event_and_command_occurs() -> None:
@@ -47,7 +47,7 @@ def test_every_event_and_command_occurs() -> None:
 
 def test_every_event_and_command_of_a_network_occurs_in_a_served_run() -> None:
     """All but those of the radio, which a network has not."""
-    radio = {"ready", "measured", "measure", "upload", "discard"}
+    radio = {"ready", "measured", "measure", "upload"}
     found = {row.name for row in rows("served")}
     assert set(EVENT_NAMES + COMMAND_NAMES) - found == radio
 
