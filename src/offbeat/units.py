@@ -103,12 +103,12 @@ def decimals(spread: float) -> int:
     return -int(exponent) + (float(digits) < 3.545)
 
 
-def mean_text(mean: float, std: float | None, *, sign: bool = False) -> str:
+def mean_text(mean: float, std: float | None) -> str:
     """Write a mean and its standard deviation, "51.2 ± 0.2"; without a deviation the mean alone."""
     if std is None:
-        return number_text(mean, sign=sign)
+        return number_text(mean)
     places = decimals(std) if std > abs(mean) * _EXACT else 0
-    return f"{number_text(mean, std, sign=sign)} ± {round(std, places):.{max(0, places)}f}"
+    return f"{number_text(mean, std)} ± {round(std, places):.{max(0, places)}f}"
 
 
 def _digits(value: float, significant: int) -> int:

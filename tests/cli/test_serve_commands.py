@@ -27,7 +27,7 @@ from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.serve import stay_for
 from offbeat.data.federated import Source
 from offbeat.data.site import site_data
-from offbeat.net.audit import NO_AUDIT
+from offbeat.net.audit import AuditLog
 from offbeat.net.auth.revocation import serial
 from offbeat.net.auth.tokens import TokenAct, Tokens
 from offbeat.net.monitor.http import MonitorAddress
@@ -526,7 +526,7 @@ def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> 
 
 def server_of(service: Any, listener: Any) -> RunServer:
     """What the page asks of a server."""
-    return cast(RunServer, SimpleNamespace(service=service, listener=listener, audit=NO_AUDIT))
+    return cast(RunServer, SimpleNamespace(service=service, listener=listener, audit=AuditLog()))
 
 
 def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import grpc
 from grpc import aio
 
-from offbeat.net.audit import NO_AUDIT
+from offbeat.net.audit import AuditLog
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import GrpcListener
@@ -61,7 +61,7 @@ class Network:
     async def listen(self, on_channel: OnChannel) -> "Listening":
         """Listen with the real listener of the process that calls."""
         listener = GrpcListener(
-            Authenticator(ServerCredentials()), LIMITS, on_channel, NO_AUDIT, UnfinishedBodies()
+            Authenticator(ServerCredentials()), LIMITS, on_channel, AuditLog(), UnfinishedBodies()
         )
         self._listener = listener, current_process()
         return Listening(self, listener)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from math import inf
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -87,35 +87,6 @@ class Repeated(msgspec.Struct):
     until: float
     window: float
     count: int = 0
-
-
-class Audit(Protocol):
-    """Takes what an audit records. Every method may be called in any thread."""
-
-    def record(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
-        """Add a row; `event` has its `action`."""
-
-    def record_repeated(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
-        """Add a row of what may repeat itself without end: the first at once, then one with a count."""
-
-    def tokens(self, acts: Sequence[TokenAct]) -> None:
-        """Add rows for what was done to tokens since the last call, also while no server ran."""
-
-
-class NoAudit:
-    """An audit of nothing, for a server without a run of its own to write to."""
-
-    def record(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
-        """Nothing is added."""
-
-    def record_repeated(self, actor: Actor, event: Mapping[str, Any], status: str = "completed") -> None:
-        """Nothing is added."""
-
-    def tokens(self, acts: Sequence[TokenAct]) -> None:
-        """Nothing is added."""
-
-
-NO_AUDIT = NoAudit()
 
 
 class AuditLog:

@@ -12,7 +12,7 @@ from copy import copy
 from functools import partial
 
 from offbeat.core.errors import OffbeatError, reason_of
-from offbeat.net.auth.site_token import ShownToken
+from offbeat.net.auth.site_token import SiteToken
 from offbeat.net.clock import Clock
 from offbeat.net.messages import FromServer, FromSite, Rejected, Renewal, Renewed
 from offbeat.net.transport import (
@@ -38,7 +38,7 @@ class RenewingServerChannel:
         clock: Source of time.
     """
 
-    def __init__(self, channel: ServerChannel, token: ShownToken, clock: Clock) -> None:
+    def __init__(self, channel: ServerChannel, token: SiteToken, clock: Clock) -> None:
         self._channel, self._token, self._clock = channel, token, clock
         self._answered = asyncio.Event()
         self.send, self.end, self.close = channel.send, channel.end, channel.close

@@ -591,7 +591,7 @@ def test_of_two_processes_with_one_credential_the_one_that_was_there_first_stays
                     number = len(at.heard.links) + 1
                     await links.enter_async_context(site(at.address, shown))
                     await until(lambda number=number: len(at.heard.links) == number)
-                assert at.listener.rejected == {"replaced": 4}
+                await until(lambda: at.listener.rejected == {"replaced": 4})
                 for _ in range(3):
                     late = await links.enter_async_context(site(at.address, second))
                     end = await end_of(late)

@@ -6,22 +6,20 @@ from datetime import UTC, datetime
 
 from offbeat.core.errors import UsageError
 from offbeat.net.auth.ca import OwnAuthority
-from offbeat.net.clock import Clock, SystemClock
 
 log = logging.getLogger(__name__)
 EVERY = 3600.0
 """Seconds between two looks at the certificate."""
 
 
-async def keep_certificate(authority: OwnAuthority, clock: Clock | None = None) -> None:
+async def keep_certificate(authority: OwnAuthority) -> None:
     """Renew the server's certificate whenever it ends soon; the server then reads it again by itself.
 
     What cannot be renewed is reported in the log once an hour, and the certificate stays in use.
     """
-    clock = clock or SystemClock()
     while True:
         await asyncio.to_thread(renew_certificate, authority)
-        await clock.sleep(EVERY)
+        await asyncio.sleep(EVERY)
 
 
 def renew_certificate(authority: OwnAuthority, now: datetime | None = None) -> None:

@@ -17,11 +17,11 @@ from secrets import token_hex
 from offbeat.core.errors import UsageError, reason_of
 from offbeat.documents import read_bytes
 from offbeat.net.address import check_name, is_local, is_name
-from offbeat.net.audit import NO_AUDIT, Audit, operator
+from offbeat.net.audit import AuditLog, operator
 from offbeat.net.auth.certificates import ends_at, is_same, names_in
 from offbeat.net.auth.person import owner
 from offbeat.net.auth.revocation import RevocationList, serial
-from offbeat.net.auth.site_token import NO_TOKEN, ShownToken, SiteToken
+from offbeat.net.auth.site_token import SiteToken
 from offbeat.net.auth.tokens import SampleRange, Tokens, check_token, split_token
 from offbeat.net.transport import ProtocolError
 
@@ -191,21 +191,22 @@ class VerifiedIdentity:
     Attributes:
         site: The name.
         valid: Says whether what it has shown still counts.
-        token: The token that it has shown.
+        token: The token that it has shown. None means that it needs none.
     """
 
     site: str
     valid: Callable[[], bool]
-    token: ShownToken = NO_TOKEN
+    token: SiteToken | None = None
 
 
 class Authenticator:
-    """Authenticates the site of a connection.
+    """Authenticates the site of a connection. The audit takes what is done to tokens; None means no audit.
 
     Raises `RunError` if the tokens file is damaged at the start, `UsageError` if the revocation list is.
     """
 
-    def __init__(self, credentials: ServerCredentials, audit: Audit = NO_AUDIT) -> None:
+    def __init__(self, credentials: ServerCredentials, audit: AuditLog | None = None) -> None:
+        audit = audit or AuditLog()
         self._certificates, self._own = credentials.client_ca is not None, credentials.certificate
         self._tokens = None
         if credentials.tokens is not None:
@@ -230,7 +231,7 @@ class Authenticator:
                 "a proxy passes this site on, and this server asks sites of its own machine for no proof: "
                 "its operator must give --tokens, or --insecure any-name"
             )
-        token: ShownToken = NO_TOKEN
+        token: SiteToken | None = None
         names = {metadata[SITE_KEY]} if SITE_KEY in metadata else set[str]()
         if self._certificates:
             names.add(self._certified(identity))
@@ -302,9 +303,9 @@ class Authenticator:
             )
         return number
 
-    def _is_valid(self, number: int, token: ShownToken) -> bool:
+    def _is_valid(self, number: int, token: SiteToken | None) -> bool:
         revoked = self._revoked is not None and number in self._revoked
-        return not revoked and token.valid
+        return not revoked and (token is None or token.valid)
 
 
 def _proved(token: SiteToken) -> str:

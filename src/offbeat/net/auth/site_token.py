@@ -2,76 +2,11 @@
 
 import logging
 import math
-from typing import Protocol
 
 from offbeat.core.errors import OffbeatError
 from offbeat.net.auth.tokens import HashedToken, TokenAct, Tokens, claim, renew, use
 
 log = logging.getLogger(__name__)
-
-
-class ShownToken(Protocol):
-    """What a server asks of the token of a connection."""
-
-    @property
-    def valid(self) -> bool:
-        """Whether it still counts."""
-
-    @property
-    def expires(self) -> int:
-        """When it expires, in seconds since 1970; 0: never."""
-
-    @property
-    def due_in(self) -> float:
-        """Seconds until it is to be renewed, below 0 where it should have been; infinite for never."""
-
-    @property
-    def unused(self) -> bool:
-        """Whether it is a renewal that is used for the first time."""
-
-    def use(self) -> None:
-        """End the token that it replaces; it may wait for the disk."""
-
-    def claim(self, key: str) -> bool | None:
-        """Whether it is bound to the site's key, durably; None where it need not or cannot be bound now.
-
-        A token that is bound to no key is bound to this one. It may wait for the disk.
-
-        Args:
-            key: The site's key. Empty means that the site has shown none.
-        """
-
-    def renew(self) -> tuple[str, int] | None:
-        """Another one, durable, and when it expires; None where there can be none now.
-
-        It may wait for the disk.
-        """
-
-    def stored(self) -> None:
-        """The site has stored the last renewal: the connection counts on it from here on."""
-
-
-class NoToken:
-    """A connection that needs no token."""
-
-    valid, expires, due_in, unused = True, 0, math.inf, False
-
-    def use(self) -> None:
-        """There is nothing to end."""
-
-    def claim(self, key: str) -> bool | None:
-        """There is nothing to bind."""
-        return None
-
-    def renew(self) -> tuple[str, int] | None:
-        """There is nothing to renew."""
-        return None
-
-    def stored(self) -> None:
-        """Nothing was renewed."""
-
-
-NO_TOKEN = NoToken()
 
 
 class SiteToken:

@@ -19,7 +19,7 @@ from grpc import aio
 from offbeat.core.errors import UsageError
 from offbeat.net import descriptors
 from offbeat.net.address import socket_path, split
-from offbeat.net.audit import NO_AUDIT, Actor, Audit, operator
+from offbeat.net.audit import Actor, AuditLog, operator
 from offbeat.net.auth.credentials import (
     EXPIRES_KEY,
     FORWARDED_KEY,
@@ -92,18 +92,20 @@ async def listen(
     credentials: ServerCredentials,
     limits: Limits,
     on_channel: OnChannel,
-    audit: Audit = NO_AUDIT,
+    audit: AuditLog | None = None,
     unfinished: UnfinishedBodies | None = None,
 ) -> "GrpcListener":
     """Listen at "HOST:PORT" (port 0: a free one) or "unix:PATH".
 
-    `on_channel` is run for each connection of a site. `audit` takes who comes, who is refused and why.
+    `on_channel` is run for each connection of a site. `audit` takes who comes, who is refused and why; None
+    means no audit.
     `unfinished` keeps what came of an update whose connection ended.
 
     Raises `UsageError` for an address or credentials that cannot be used.
     """
     credentials.check(address)
     tune_malloc()
+    audit = audit or AuditLog()
     authenticator = Authenticator(credentials, audit)
     listener = GrpcListener(authenticator, limits, on_channel, audit, unfinished or UnfinishedBodies())
     await listener.open(address, credentials)
@@ -118,7 +120,7 @@ class GrpcListener:
         authenticator: Authenticator,
         limits: Limits,
         on_channel: OnChannel,
-        audit: Audit,
+        audit: AuditLog,
         unfinished: UnfinishedBodies,
     ) -> None:
         self._audit, self._unfinished = audit, unfinished
@@ -261,7 +263,7 @@ class GrpcListener:
         verified, metadata, refused = self._login(context)
         if verified is None:
             return None, refused
-        if verified.token.unused:
+        if verified.token is not None and verified.token.unused:
             await asyncio.to_thread(verified.token.use)
         site, most = verified.site, self._limits.of_a_site
         if self._open_of[site] >= most:
@@ -295,8 +297,10 @@ class GrpcListener:
         try:
             key = metadata.get(RENEWS_KEY, "")[:_LONGEST_NAME]
             # The key is durable here before a site is told that the token is renewed for it.
-            bound = await asyncio.to_thread(verified.token.claim, key)
-            told = [(EXPIRES_KEY, f"{verified.token.expires}")] if verified.token.expires else []
+            token, bound = verified.token, None
+            if token is not None:
+                bound = await asyncio.to_thread(token.claim, key)
+            told = [(EXPIRES_KEY, f"{token.expires}")] if token is not None and token.expires else []
             if bound is not None:
                 told.append((RENEWED_KEY, f"{bound:d}"))
             await context.send_initial_metadata((*ADMITTED, *METADATA, (TIME_KEY, f"{time():.0f}"), *told))
@@ -368,7 +372,7 @@ class GrpcListener:
         site = connection.site
         channel: ServerChannel = connection
         renewing: asyncio.Task[None] | None = None
-        if renews and verified.token.expires:
+        if renews and verified.token is not None and verified.token.expires:
             channel = renewer = RenewingServerChannel(connection, verified.token, SystemClock())
             renewing = asyncio.create_task(renewer.renew())
         older = self._connections.get(site)

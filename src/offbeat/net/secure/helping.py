@@ -40,8 +40,6 @@ async def help_run(
     *,
     credentials: SiteCredentials | None = None,
     give_up_after: float | None = GIVE_UP_AFTER,
-    clock: Clock | None = None,
-    rng: Random | None = None,
 ) -> str:
     """Help a server's run with secure aggregation until it finishes.
 
@@ -53,8 +51,6 @@ async def help_run(
         credentials: The helper's credentials for an address. None means none but the name.
         give_up_after: Seconds without a server, or in which one message does not get through, after which to
             fail; None for never.
-        clock: Source of time.
-        rng: Random generator of the delays between two attempts.
 
     Returns:
         The reason of the run's end.
@@ -70,9 +66,9 @@ async def help_run(
     except OSError as error:
         raise UsageError(f"--state {directory} cannot be made: {reason_of(error)}") from None
     with HelperFile(directory / HELPER_FILE) as file:
-        clock = clock or SystemClock()
+        clock = SystemClock()
         client = HelperClient(connect, Helper(name, file), clock, SentLog(directory))
-        return await client.run(Backoff(give_up_after, rng or Random(), clock.now()))
+        return await client.run(Backoff(give_up_after, Random(), clock.now()))
 
 
 class HelperClient:

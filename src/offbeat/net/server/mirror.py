@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from filecmp import cmp
 from pathlib import Path
 from shutil import copyfileobj
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from offbeat.core.errors import OffbeatError, RunError, UsageError, reason_of
 from offbeat.core.release import Release
@@ -54,26 +54,6 @@ T = TypeVar("T")
 
 def nothing() -> None:
     """Wait for nothing."""
-
-
-class Mirror(Protocol):
-    """What a store does beside its own directory."""
-
-    @property
-    def view(self) -> MirrorView | None:
-        """Where the mirror is, and whether it has all; None where there is none."""
-
-    def check(self, directory: Path) -> None:
-        """Check that a directory can have this mirror. Raises `UsageError`."""
-
-    def renew(self, files: StateFiles, release: Release) -> None:
-        """Begin the mirror from a checkpoint that was just written, if it is behind."""
-
-    def write(self, act: Act) -> Callable[[], None]:
-        """Begin to write; returns what waits until that is done, or has failed."""
-
-    def end(self, act: Act) -> None:
-        """Write for the last time, and close."""
 
 
 class NoMirror:
@@ -231,6 +211,10 @@ class DirectoryMirror:
                     continue
                 write_private(target, data)
         self._seen = file_states
+
+
+Mirror = DirectoryMirror | NoMirror
+"""What a store does beside its own directory."""
 
 
 def _close(begun: "Future[StateFiles]") -> None:

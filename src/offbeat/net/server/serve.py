@@ -17,7 +17,7 @@ from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.core.learner import NoTraining
 from offbeat.documents import user_path
 from offbeat.experiment import Experiment
-from offbeat.net.audit import Audit, AuditLog
+from offbeat.net.audit import AuditLog
 from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.grpc.server import listen as listen_on
@@ -169,7 +169,7 @@ class RunServer:
         self,
         opened: Callable[[], Service | FinishedService],
         listen: ListenFactory,
-        audit: Audit,
+        audit: AuditLog,
         at_end: Callable[[], None],
     ) -> None:
         self._opened, self._listen, self.audit, self._at_end = opened, listen, audit, at_end
