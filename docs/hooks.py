@@ -229,8 +229,11 @@ def on_config(config: Any) -> Any:
     if not config.repo_url:
         config.repo_url = origin()
     by_kind: list[dict[str, Any]] = []
+    placed = set[str]()
     for kind, members in groupby(ALGORITHMS.values(), key=lambda factory: factory.kind):
-        pages = dict.fromkeys(page_of(factory) for factory in members)
+        # A page of several algorithms is where its first one is.
+        pages = [page for page in dict.fromkeys(map(page_of, members)) if page not in placed]
+        placed.update(pages)
         by_kind.append({kind.capitalize(): [{title_of(page): page} for page in pages]})
     sections = [{title: f"reference/{slug(title)}.md"} for title in reference()[1]]
     for entries in _lists(config.nav):

@@ -392,7 +392,7 @@ def test_an_update_brought_back_is_a_first_response():
     assert commands[0] == Aggregate((task,), {"first": True}, server_step=False, version=3, clients=(1,))
     assert trained(commands) == [1]
     assert run.server.task(task).staleness == 0
-    assert run.server.counts == {"arrived": 3, "aggregated": 3, "dropped": 0, "lost": 0}
+    assert run.server.counts == {"arrived": 3, "aggregated": 3, "dropped": 0, "discarded": 0, "lost": 0}
 
 
 def test_a_client_that_comes_back_into_its_old_group_and_is_lost_there():

@@ -1,8 +1,9 @@
 """No part writes to a model it is given, whatever its dtype: tasks and updates share versions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 import offbeat as ob
 from offbeat.core.aggregator import Aggregator, Update
 from offbeat.core.algorithm import ServerStep
+from offbeat.core.client_cache import ClientCache
 from offbeat.core.features import Feature
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors
@@ -46,7 +48,22 @@ class Watched(Aggregator):
     def provides(self) -> frozenset[Feature]:
         return self.aggregator.provides
 
+    @property
+    def caches(self) -> bool:
+        return self.aggregator.caches
+
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        return self._watched(self.aggregator.step, updates, model, memory)
+
+    def cached_step(
+        self, updates: Sequence[Update], model: Model, memory: Tensors, cache: ClientCache
+    ) -> Tensor:
+        step = partial(self.aggregator.cached_step, cache=cache)
+        return self._watched(step, updates, model, memory)
+
+    def _watched(
+        self, compute: Callable[..., Tensor], updates: Sequence[Update], model: Model, memory: Tensors
+    ) -> Tensor:
         made: dict[int, Model] = {}
 
         def cast(given: Model) -> Model:  # an update of the current version has the model itself for its base
@@ -61,7 +78,7 @@ class Watched(Aggregator):
         ]
         self.calls.append(len(updates))
         with unchanged(*made.values()):
-            step = self.aggregator.step(given, now, memory)
+            step = compute(given, now, memory)
             for number, part in enumerate(self.server_steps):
                 own = {k: v for k, v in memory.items() if k.startswith(f"{number} ")}
                 remembered = {k.removeprefix(f"{number} "): v for k, v in own.items()}

@@ -87,7 +87,15 @@ def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     assert code == 0
     assert out.startswith("fedcompass: ended: reached 30 client tasks; it took ")
     assert "last heard" not in out, "nobody waits for its sites"
-    assert out.splitlines()[-4].split() == ["site", "state", "steps/s", "staleness", "updates", "samples"]
+    assert out.splitlines()[-5].split() == [
+        "site",
+        "state",
+        "steps/s",
+        "staleness",
+        "updates",
+        "samples",
+        "time",
+    ]
     summary = ob.read_run(done).summary
     assert summary is not None
     assert "30 updates arrived" in out
@@ -133,7 +141,7 @@ def test_a_revoked_site_is_shown_as_revoked_where_the_tokens_are_not_known(
     again = ("site.revoke", "client 2"), ("site.enrol", "client 2")
     audited(run, *acts, ("site.revoke", "client 0"), *again)
     said = offbeat("status", run)[1]
-    assert [line.split()[2] for line in said.splitlines()[-3:]] == ["revoked", "–", "–"]
+    assert [line.split()[2] for line in said.splitlines()[-4:-1]] == ["revoked", "–", "–"]
 
 
 def test_a_run_that_nobody_serves_does_not_say_when_its_sites_were_heard(

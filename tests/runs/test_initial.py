@@ -65,7 +65,10 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for name, says in (
         ("other", r"other.safetensors does not fit: weight \[2, 3\] of the model has shape \[2, 4\] there"),
         ("less", r"less.safetensors does not fit: weight \[2, 3\] of the model is not there"),
-        ("broken", r"cannot be read .*give a .safetensors file, or the directory of a finished run"),
+        (
+            "broken",
+            r"cannot be read .*give a .safetensors file, or the directory of a run that has ended or has a checkpoint",
+        ),
         ("nowhere", r"cannot be read"),
     ):
         with pytest.raises(ob.UsageError, match=says):

@@ -330,6 +330,11 @@ class _Repeating:
     def __init__(self, channel: ClientChannel, network: Network, site: str) -> None:
         self._channel, self._network, self._site = channel, network, site
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came."""
+        return self._channel.took
+
     def send(self, message: FromSite) -> None:
         """Send a message; a `Register` once."""
         if _alive(current_process()):

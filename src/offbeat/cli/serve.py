@@ -49,7 +49,7 @@ GROUPS = {
 SECTIONS = {
     "Run": (
         "recipe", "state", "mirror", "test", "sets", "scales", "callbacks", "allow",
-        "server.rollback", "server.share_model", "server.keep_updates",
+        "server.rollback", "server.share_model", "server.keep_updates", "server.cache_memory",
         "server.mirror_required", "server.archive",
     ),
     "Sites": (

@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from offbeat.core.errors import OffbeatError
+from offbeat.core.errors import OffbeatError, reason_of
 
 SetUp = TypeVar("SetUp")
 
@@ -50,7 +50,7 @@ def run_checks(checks: Iterable[Check[SetUp]], set_up: SetUp) -> Iterator[CheckR
             text = check.find(set_up)
         except (OffbeatError, ConnectionError) as error:
             failed.append(check.name)
-            yield CheckResult(check.name, False, str(error))
+            yield CheckResult(check.name, False, reason_of(error))
         else:
             if text is not None:
                 yield CheckResult(check.name, True, text)

@@ -62,7 +62,8 @@ class ClientControls:
 
     def xi_at(self, s: int, t: int) -> float:
         """ξ = λ / (√t s^σ) + ι (Eq. 2), not below 0."""
-        return max(0.0, self.lam / (sqrt(t) * power(s, self.sigma)) + self.iota)
+        # A power that underflows would divide by 0, and an infinite ξ has no weight.
+        return max(0.0, self.lam / max(sqrt(t) * power(s, self.sigma), 1e-200) + self.iota)
 
 
 def power(base: float, exponent: float) -> float:
