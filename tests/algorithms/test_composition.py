@@ -192,7 +192,8 @@ def test_requests_go_round_every_schedule(base: ob.Algorithm, learner: ob.TorchL
     run = play(ob.compose(base, requests=ob.fedasmu(ask=LAST, ask_every=1)), learner)
     assert len(run.entries("wants_model")) > 5
     if base.name not in ("fedavg", "fedavgm", "fedprox", "fednova", "fedlws", "moon", "feddyn", "scaffold",
-                         "fedadagrad", "fedadam", "fedyogi", "rennala", "malenia", "mifa", "fedvarp", "fedstale"):  # fmt: skip
+                         "fedadagrad", "fedadam", "fedyogi", "rennala", "malenia", "mifa", "fedvarp",
+                         "fedstale"):  # fmt: skip
         assert run.entries("send")  # in a round nothing is new until it ends
 
 

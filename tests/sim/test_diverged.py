@@ -41,7 +41,7 @@ def learner() -> ob.TorchLearner:
     "factory", [f for f in ALGORITHMS.values() if f().codec is None], ids=lambda f: f.name
 )
 def test_a_run_ends_and_says_where(factory: Factory[...]) -> None:
-    options = {"fedasmu": {"size": 2, "period": 2.0}, "ace": {"first": "seen"}}.get(factory.name, {})
+    options = {"fedasmu": {"size": 2, "period": 2.0}, "ace": {"steps": 2}}.get(factory.name, {})
     with pytest.raises(RunError, match=r"^client \d, task \d+, step \d+ of \d+: the loss is not finite"):
         ob.simulate(factory(**options), WORLD, learner(), until=UNTIL)
 
@@ -67,7 +67,7 @@ class Diverged(NoTraining):
     ids=lambda f: f.name,
 )
 def test_schedules_and_aggregators_take_what_is_no_number(factory: Factory[...]) -> None:
-    options = {"fedasmu": {"size": 2, "period": 2.0}, "ace": {"first": "seen"}}.get(factory.name, {})
+    options = {"fedasmu": {"size": 2, "period": 2.0}, "ace": {"steps": 2}}.get(factory.name, {})
     wild = Diverged(3, parameters=4)
     run = ob.simulate(factory(**options), WORLD, wild, until=UNTIL, evaluate=None, guard=None)
     assert run.summary.tasks == 25

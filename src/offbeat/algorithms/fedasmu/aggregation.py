@@ -62,14 +62,16 @@ class ClientControls:
 
     def xi_at(self, s: int, t: int) -> float:
         """ξ = λ / (√t s^σ) + ι (Eq. 2), not below 0."""
-        # A power that underflows would divide by 0, and an infinite ξ has no weight.
-        return max(0.0, self.lam / max(sqrt(t) * power(s, self.sigma), 1e-200) + self.iota)
+        return max(0.0, self.lam / (sqrt(t) * power(s, self.sigma)) + self.iota)
 
 
 def power(base: float, exponent: float) -> float:
-    """base^exponent, infinite where Python would raise: an update gone astray may carry the controls away."""
+    """base^exponent, which divides: an update gone astray may carry the controls away.
+
+    It is infinite where Python would raise, and where it would be 0 it is small.
+    """
     try:
-        return float(base**exponent)
+        return max(float(base**exponent), 1e-200)
     except OverflowError:
         return inf
 
