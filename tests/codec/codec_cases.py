@@ -11,6 +11,7 @@ CODECS: list[Codec] = [
     Rounded(),
     Int8(),
     ErrorFeedback(of=TopK(fraction=0.2)),
+    ErrorFeedback(of=SparseQuantised(fraction=0.5)),
     SparseQuantised(),
     SparseQuantised(levels=1),
     SparseQuantised(levels=300, fraction=0.3, unbiased=True),

@@ -24,6 +24,7 @@ from offbeat.runs.record import read_run
 from tests.codec.codec_cases import rng
 from tests.net.support import shares_of_digits, torch_left_alone
 from tests.sampling import examples
+from tests.sim.sim_worlds import CALM, WORLDS, digits, make, outcome
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 FEW = ErrorFeedback(of=TopK(fraction=0.05))
@@ -67,6 +68,83 @@ def test_a_codec_that_loses_nothing_has_no_residual() -> None:
     assert not state[RESIDUAL].any()
     assert with_residual(TopK(), delta, delta) is delta
     assert with_new_residual(TopK(), {}, delta, delta) == {}
+
+
+@pytest.mark.parametrize(
+    "codec", [SparseQuantised(), TopK(levels=4), TopK(levels=1, fraction=0.05), SparseQuantised(levels=64)],
+    ids=repr,
+)  # fmt: skip
+def test_few_levels_do_not_make_the_residual_grow_without_end(codec: Any) -> None:
+    state, generator = Tensors(), torch.Generator().manual_seed(1)
+    for _ in range(60):
+        _, state = step(ErrorFeedback(of=codec), torch.randn(2000, generator=generator), state)
+    assert state[RESIDUAL].norm() < 10 * 2000**0.5
+
+
+def test_quantised_values_are_divided_by_what_rounding_adds() -> None:
+    vector = torch.randn(2000)
+    for levels, omega in ((4, 2000**0.5 / 4), (64, 2000 / (4 * 64**2))):
+        codec = SparseQuantised(levels=levels)
+        sent, bits = ErrorFeedback(of=codec).apply(vector, None, rng())
+        plain, charged = codec.apply(vector, None, rng())
+        assert torch.allclose(sent * (1 + omega), plain)
+        assert bits == charged
+
+
+class Noted(ob.TorchLearner):
+    """Keeps each task's change."""
+
+    def train(self, base: Any, task: Any, *rest: Any) -> Any:
+        result = super().train(base, task, *rest)
+        self.changes[task.task] = result.delta.clone()
+        return result
+
+
+@pytest.mark.parametrize("of", [TopK(), SparseQuantised()], ids=repr)
+def test_each_client_of_a_radio_has_its_own_residual(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of updates that fit their bits; those that are not asked for leave it."""
+    applied, apply = list[tuple[torch.Tensor, torch.Tensor]](), ErrorFeedback.apply
+
+    def noted(codec: ErrorFeedback, vector: torch.Tensor, *given: Any) -> Any:
+        sent, bits = apply(codec, vector, *given)
+        applied.append((vector, sent))
+        return sent, bits
+
+    monkeypatch.setattr(ErrorFeedback, "apply", noted)
+    plain = digits()
+    learner = Noted(plain.module, plain.data, plain.training)
+    learner.changes = {}
+    algorithm = replace(make("wireless"), codec=ErrorFeedback(of=of))
+    run = ob.simulate(algorithm, CALM, learner, seed=4, until=ob.Until(tasks=40))
+    assert run.entries("discard")
+    left, partly = dict[int, torch.Tensor](), 0
+    for row, (vector, sent) in zip(run.entries("arrived"), applied, strict=True):
+        change, residual = learner.changes[row["task"]], left.get(row["client"], torch.zeros(len(vector)))
+        assert torch.equal(vector, change + residual)
+        left[row["client"]], partly = vector - sent, partly + bool(residual.any())
+    assert partly > 20
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "wireless"])
+def test_tasks_that_are_trained_together_leave_the_same_bits(name: str) -> None:
+    algorithm, learner = replace(make(name), codec=ErrorFeedback(of=TopK(fraction=0.2))), digits()
+    world, until = WORLDS["hard"], ob.Until(tasks=40)
+    one, three, all_of_them = (
+        outcome(ob.simulate(algorithm, world, learner, seed=4, until=until, executor=ob.Batched(together)))
+        for together in (1, 3, 64)
+    )
+    assert one == three == all_of_them
+
+
+@pytest.mark.parametrize(
+    "by", [{"noise": ob.Noise(multiplier=4)}, {"secure": ob.Secure(helpers=("anna", "bert", "cleo"))}],
+    ids=["noise", "masks"],
+)  # fmt: skip
+def test_private_sums_refuse_it(by: dict[str, Any]) -> None:
+    algorithm = replace(ob.fedbuff(size=3, steps=2), codec=FEW)
+    privacy = ob.Privacy(clip=0.5, least=3, **by)
+    with pytest.raises(UsageError, match="codec = 'error_feedback' cannot be used with privacy"):
+        ob.simulate(algorithm, CALM, digits(), until=ob.Until(tasks=4), privacy=privacy)
 
 
 def test_an_update_that_is_not_sent_leaves_the_residual() -> None:

@@ -1,6 +1,7 @@
 """Whole runs on a grid in memory: every algorithm that can run, nodes that go and come, servers that die."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
 import offbeat as ob
+from offbeat.codec import ErrorFeedback, TopK
+from offbeat.core.error_feedback import RESIDUAL
 from offbeat.data.dataset import Dataset
 from offbeat.flower import Polling, client_app, serve
-from offbeat.flower.context_state import Memory
+from offbeat.flower.context_state import Memory, load_state
 from offbeat.flower.replies import register, respond
 from offbeat.flower.server_loop import Federation
-from offbeat.models.specs import LogisticSpec, build
+from offbeat.models.specs import LogisticSpec, ModelMaker, build
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import Site
 from offbeat.net.messages import Leave, Register, Registered, TaskAssignment, TaskFailed, UpdateSubmission
@@ -124,6 +127,23 @@ def test_the_same_replies_give_the_bits_of_one_process(digits: Any, tmp_path: Pa
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     rows = list(ob.read_run(tmp_path / "a").rows())
     assert sum(row.name == "send" for row in rows) >= 3
+
+
+def test_error_feedback_has_the_bits_of_a_simulation(tmp_path: Path) -> None:
+    """The residual lies in the node's memory from one message to the next."""
+    (share,), test = shares_of_digits(1, samples=60, test_samples=40)
+    algorithm = replace(ob.fedasync(steps=3), codec=ErrorFeedback(of=TopK(fraction=0.05)))
+    until, grid = ob.Until(versions=5), grid_of([share])
+    serve_on(grid, algorithm, test, tmp_path / "run", terms_of(clients=1, lease=60.0, until=until))
+    model = ModelMaker(LogisticSpec(), (1, 8, 8), 10)
+    simulated = ob.simulate(
+        algorithm, ob.World(), ob.TorchLearner(model, ob.federate([share], test), TRAINING),
+        seed=3, until=until,
+    )  # fmt: skip
+    served = read_tensors(tmp_path / "run/model.safetensors")
+    assert all(torch.equal(served[name], tensor) for name, tensor in simulated.model.state_dict().items())
+    (node,) = grid.nodes.values()
+    assert load_state(node.context.state).state[RESIDUAL].any()
 
 
 @pytest.mark.parametrize("name", ["scaffold", *thorough("feddyn", "moon", "fedasmu")])

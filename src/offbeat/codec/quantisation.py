@@ -3,8 +3,9 @@
     Q(u_i) = ‖u‖₂ sign(u_i) Z ,    Z = (z + 1)/ν with probability ν|u_i|/‖u‖₂ − z, else z/ν ,
     z = ⌊ν |u_i| / ‖u‖₂⌋ .
 
-E[Q(u)] = u, and E‖Q(u) − u‖² ≤ r ‖u‖²/(4ν²) for r values: each Z has a variance of at most 1/(4ν²). A value
-is sent as its signed level sign(u_i) ν Z, an integer from −ν to ν. A zero vector gives zeros.
+E[Q(u)] = u, and E‖Q(u) − u‖² ≤ r ‖u‖²/(4ν²) for r values: each Z has a variance of at most 1/(4ν²). It is at
+most √r ‖u‖²/ν, too, which is less for few levels (Alistarh et al., Lemma 3.1). A value is
+sent as its signed level sign(u_i) ν Z, an integer from −ν to ν. A zero vector gives zeros.
 
 The norm is rounded to float32 before the levels are drawn, so the expectation holds for the norm sent. The
 draw is z + [U < x − z] = ⌊x + U⌋ with x = ν |u_i| / ‖u‖₂ and U uniform in [0, 1).
@@ -12,6 +13,8 @@ draw is z + [U < x − z] = ⌊x + U⌋ with x = ν |u_i| / ‖u‖₂ and U uni
 In a payload the norm comes first, then ⌈log2(ν + 1)⌉ + 1 bits for each signed level: a sign and a level from
 0 to ν.
 """
+
+from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +28,11 @@ from offbeat.core.errors import UsageError
 Levels = npt.NDArray[np.signedinteger]
 MOST_LEVELS = 2**15 - 1
 LARGEST = float(np.finfo(np.float32).max)
+
+
+def variance_bound(r: int, levels: int) -> float:
+    """ω with E‖Q(u) − u‖² ≤ ω ‖u‖² for r values."""
+    return min(r / (4 * levels**2), sqrt(r) / levels)
 
 
 def norm_of(values: Floats) -> float:

@@ -46,6 +46,11 @@ class Sparse(ABC):
         """Number r of values kept of a vector of `size`; 0 means that nothing is sent."""
         return largest_sparse(size, bits, *self._cost(), share(size, self.fraction))
 
+    @staticmethod
+    def count(payload: bytes) -> int:
+        """Number r of values in a payload that `decode` takes."""
+        return int.from_bytes(payload[:4], "little")
+
     def bits(self, size: int) -> int:
         """The bits of as many coordinates as `fraction` allows."""
         r = self.kept(size, None)
