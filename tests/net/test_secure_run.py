@@ -25,8 +25,9 @@ from offbeat.core.model import Model
 from offbeat.core.privacy.ledger import ReleasePlan
 from offbeat.core.privacy.releases import ReleaseSeeds, SummedUpdates
 from offbeat.core.staleness import ConstantWeight
-from offbeat.models.specs import LogisticSpec
-from offbeat.net import SitePolicy, join
+from offbeat.models.specs import LogisticSpec, MLPSpec
+from offbeat.net import ServerOptions, SitePolicy, join
+from offbeat.net import serve as serve_run
 from offbeat.net.client.sent_lines import sent_lines
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
@@ -44,12 +45,14 @@ from offbeat.secure.unmasking import UnmaskingTimes
 from offbeat.sim.replay import replay
 from offbeat.testing.journal import check_journal
 from offbeat.testing.network import MemoryNetwork
+from tests.net.cutting_relay import Relay, relay
 from tests.net.support import hurry, recording, serve, shares_of_digits, terms_of, torch_left_alone
 from tests.net.test_what_leaves_a_site import failing
 from tests.sampling import thorough
 
 HELPERS = ("anna", "bert", "cleo", "dora")
 TRAINING = ob.Training(lr=0.1, batch_size=20)
+LOGISTIC = LogisticSpec()
 
 
 def privacy_of(**options: Any) -> ob.Privacy:
@@ -128,11 +131,12 @@ def in_clear(
     algorithm: Algorithm,
     deltas: dict[int, torch.Tensor],
     noises: Mapping[int, bytes] = {},
+    model: LogisticSpec | MLPSpec = LOGISTIC,
 ) -> Model:
     """The final model that the journal's events give where the updates are summed in clear, as simulated."""
     plan = ReleasePlan.read(record.meta["privacy"])
     _, test = shares_of_digits(4, samples=240, test_samples=60)
-    learner = server_learner(LogisticSpec(), TRAINING, test, None, None)
+    learner = server_learner(model, TRAINING, test, None, None)
     seeds = ReleaseSeeds(lambda release: noises[release.version], lambda task, release: seed_of(task.id))
     tensors = GlobalModel(algorithm, learner.initial(3), release=SummedUpdates(plan, seeds))
     engine = Engine(with_privacy(algorithm, plan.privacy).schedule, record.seed, lambda row: None, tensors)
@@ -191,6 +195,50 @@ def test_the_sums_are_those_of_the_updates_in_clear(
     told = snapshot_of(record).helpers
     assert told is not None
     assert told.text == "helpers: anna, bert, cleo, dora"
+
+
+def test_masked_updates_and_shares_go_on_over_links_that_are_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each connection of a site or a helper is reset after 150 kB; one vector has 600 kB."""
+    hurry(monkeypatch)
+    model, names = MLPSpec(hidden=(2000,)), HELPERS[:3]
+    algorithm, deltas = ob.fedbuff(size=3, steps=2), dict[int, torch.Tensor]()
+    privacy = ob.Privacy(clip=0.5, least=3, secure=ob.Secure(helpers=names))
+    data, test = shares_of_digits(3, samples=180, test_samples=60)
+    experiment = ob.Experiment(
+        algorithm, server_learner(model, TRAINING, test), 3, until=ob.Until(tasks=9), privacy=privacy
+    )
+
+    async def story() -> Relay:
+        async with (
+            serve_run(
+                experiment, tmp_path / "run", "127.0.0.1:0", options=ServerOptions(clients=3)
+            ) as server,
+            relay(server.port, up=150_000) as way,
+        ):
+            address = f"127.0.0.1:{way.port}"
+            joined = [
+                *(asyncio.create_task(help_run(address, name, tmp_path / name)) for name in names),
+                *(asyncio.create_task(join(address, d, name=f"site-{i}")) for i, d in enumerate(data)),
+            ]
+            assert await server.ended() == "reached 9 client tasks"
+            for task in joined:
+                task.cancel()
+            await asyncio.gather(*joined, return_exceptions=True)
+        return way
+
+    with torch_left_alone(), injected_rounding(deltas):
+        way = asyncio.run(story())
+    record = read_run(tmp_path / "run")
+    assert way.connections > 6 + 9
+    released = record.entries("released")
+    assert len(released) == 3
+    assert all(not row["reason"] for row in released)
+    final = in_clear(record, algorithm, deltas, model=model)
+    saved = read_model(tmp_path / "run" / "model.safetensors", final.layout)
+    assert saved.values.numpy().tobytes() == final.values.numpy().tobytes()
+    assert replay(record, algorithm).difference is None
 
 
 @pytest.mark.parametrize(
