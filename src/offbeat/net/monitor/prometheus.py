@@ -38,7 +38,7 @@ COUNTERS: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "discarded_tasks": ("Tasks that the algorithm stopped.", lambda s: s.discarded),
     "lost_tasks": ("Tasks that came to nothing.", lambda s: s.lost),
     "guard_refused_updates": ("Updates that the guard has refused.", lambda s: s.guarded),
-    "skipped_versions": ("Versions whose aggregation the guard has skipped.", lambda s: s.skipped),
+    "skipped_versions": ("Versions skipped: refused, or too large to be sent.", lambda s: s.skipped),
     "rollbacks": ("Returns to an earlier version.", lambda s: s.rollbacks),
     "received_bytes": ("Bytes of updates from sites.", lambda s: s.bytes_up),
     "unused_bytes": ("Bytes of updates whose tasks had been stopped.", lambda s: s.unused_bytes),

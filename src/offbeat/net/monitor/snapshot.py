@@ -180,7 +180,7 @@ class Snapshot:
         stopped: Why the run has ended. None means that the run has not ended.
         metrics: Metrics of the last evaluation by name; NaN, or None, means undefined.
         guarded: Number of updates that the guard has refused.
-        skipped: Number of versions whose aggregation the guard has skipped.
+        skipped: Number of versions that were skipped: refused by the guard, or too large to be sent.
         rollbacks: Number of returns to an earlier version.
         warning: Why the model may have become worse, where the run does not go back by itself. None means no
             reason.
