@@ -93,7 +93,8 @@ def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     assert summary is not None
     assert "30 updates arrived" in out
     assert f"{summary.lost} lost, {summary.held} waiting, 0 in training" in out
-    assert [line.split()[:3] for line in out.splitlines()[-4:-1]] == [["client", str(c), "–"] for c in range(3)]
+    rows = [line.split()[:3] for line in out.splitlines()[-4:-1]]
+    assert rows == [["client", str(c), "–"] for c in range(3)]
 
 
 def test_status_as_json(offbeat: Any, done: Path, tmp_path: Path) -> None:
