@@ -115,6 +115,11 @@ class HalfOpen:
         self._link, self._left = link, messages
         self._closed = asyncio.Event()
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came."""
+        return float(self._link.took)
+
     def _counted(self) -> bool:
         self._left -= 1
         return self._left >= 0

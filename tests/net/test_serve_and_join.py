@@ -229,6 +229,10 @@ def test_no_update_is_acknowledged_before_it_is_committed(
             self.site, self.receive, self.forward = link.site, link.receive, link.forward
             self.end, self.close, self._link = link.end, link.close, link
 
+        @property
+        def took(self) -> float:
+            return float(self._link.took)
+
         def send(self, message: FromServer) -> None:
             if isinstance(message, UpdateAck) and message.accepted:
                 acknowledged.append((message.task, message.task in committed))

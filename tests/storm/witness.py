@@ -45,6 +45,11 @@ class Witness:
     last: UpdateSubmission | None = None
     hostile: bool = False
 
+    @property
+    def took(self) -> float:
+        """Seconds in which the tensors of the last message came."""
+        return self.link.took
+
     def send(self, message: FromSite) -> None:
         """Send; an update is written down first, and now and then it goes out again, or the one before."""
         if isinstance(message, UpdateSubmission):
