@@ -47,7 +47,7 @@ FULL = "its client has {most} updates in the table of the round"
 class TableRound:
     """The round at hand."""
 
-    number: int = 0
+    number: int = 1
     # The updates in the table of the first phase, by client.
     table: dict[ClientId, list[TaskId]] = field(default_factory=dict)
     # The clients whose version is still to be made. None means the first phase.
@@ -118,7 +118,7 @@ class RoundTable(Aggregator):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The mean of the clients' means."""
-        first, number = updates[0].note.get("first", False), updates[0].note.get("round", 0)
+        first, number = updates[0].note.get("first", False), updates[0].note.get("round", 1)
         if first or "round" not in memory or int(memory["round"]) != number:
             # The first version may be missing: the guard has skipped it, or the run was rolled back.
             memory.clear()

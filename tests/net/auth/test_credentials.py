@@ -404,7 +404,7 @@ def test_a_certificate_that_is_taken_away_and_given_back_ends_nobody(
                     place.rename(tmp_path / "away")
                     for name in ("east", "east"):
                         async with site(at.address, replace(shown, name=name)):
-                            await until(lambda: at.heard.links[-1] == "east")
+                            await until(lambda: at.heard.links[-1:] == ["east"])
                     (tmp_path / "away").rename(place)
                     open_before.send(Heartbeat())
                     assert await open_before.receive() == Heartbeat()
