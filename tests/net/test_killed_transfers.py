@@ -39,14 +39,16 @@ def killed(process: Fork) -> int:
 
 
 async def federation(directory: Path, kills: list[tuple[str, float]]) -> tuple[Relay, list[Any]]:
-    """A run whose processes are killed: each kill has a process, and the seconds before it."""
+    """A run whose processes are killed: each kill has a process, and what passes before it, in models."""
     directory.mkdir()
     server = Fork(SCRIPT, "server", directory)
     async with relay(await port_of(directory, server), rate=RATE) as way:
         site = Fork(SCRIPT, "site", directory, way.port)
         try:
-            for who, seconds in kills:
-                await asyncio.sleep(seconds)
+            for who, models in kills:
+                enough = way.carried + models * MODEL_BYTES
+                while way.carried < enough and server.poll() is None:
+                    await asyncio.sleep(0.01)
                 if server.poll() is not None:
                     break
                 if who == "site":
@@ -68,8 +70,8 @@ async def federation(directory: Path, kills: list[tuple[str, float]]) -> tuple[R
 
 @pytest.mark.parametrize("who", ["server", "site"])
 def test_what_had_come_is_not_sent_again(who: str, tmp_path: Path) -> None:
-    # A kill comes in the middle of a model or an update, sooner than it takes whole.
-    kills = [(who, 1.0 + (who == "site") * 1.0)] * 3
+    # Each kill comes in the middle of a model or an update.
+    kills = [(who, 0.6)] * 3
     way, metrics = asyncio.run(federation(tmp_path / "killed", kills))
     # An evaluation that was under way is not made again.
     assert metrics[-1]["version"] == VERSIONS
@@ -85,7 +87,7 @@ def test_fifty_kills_change_nothing(tmp_path: Path) -> None:
     whole, expected = asyncio.run(federation(tmp_path / "whole", []))
     chance, done = Random(7), 0
     while done < 50:
-        kills = [(chance.choice(("server", "site")), chance.uniform(0.3, 3.0)) for _ in range(10)]
+        kills = [(chance.choice(("server", "site")), chance.uniform(0.1, 1.5)) for _ in range(10)]
         way, metrics = asyncio.run(federation(tmp_path / f"killed-{done}", kills))
         assert set(losses(metrics)) <= set(losses(expected))
         assert metrics[-1]["version"] == VERSIONS
