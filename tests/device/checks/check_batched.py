@@ -58,16 +58,17 @@ def test_tasks_together_wait_once_and_come_back_on_the_device(
 
 
 @pytest.mark.parametrize(
-    ("training", "each"),
+    ("training", "each", "found"),
     [
-        ({}, 2),
-        ({"optimizer": "adam", "lr": 0.01}, 5),
-        *thorough(({"momentum": 0.9}, 3), ({"clip_norm": 1.0}, 3)),
+        ({}, 2, 17.0),
+        ({"optimizer": "adam", "lr": 0.01}, 5, 30.4),
+        *thorough(({"momentum": 0.9}, 3, 20.4), ({"clip_norm": 1.0}, 3, 20.4)),
     ],
 )
-def test_the_peak_is_that_of_the_documented_formula(
-    device: PretendedDevice, training: dict[str, Any], each: int
+def test_the_peak_is_below_that_of_the_documented_formula(
+    device: PretendedDevice, training: dict[str, Any], each: int, found: float
 ) -> None:
+    """`found` is the peak in models, without the data, that was measured when this was written."""
     data, clients = digits(wide).data, 5
     one = ob.TorchLearner(wide, data, ob.Training(batch_size=2, device=DEVICE, **training))
     until = ob.Until(tasks=10)
@@ -77,7 +78,8 @@ def test_the_peak_is_that_of_the_documented_formula(
     # The current version, and the initial one: the warm-up of the guard lasts longer than ten tasks.
     versions, held = 2, clients
     formula = 4 * values * (2 + clients * each + versions + held) + data.train.nbytes
-    assert 0.8 * formula < noted.peak < 1.02 * formula, noted.peak / formula
+    assert noted.peak < formula
+    assert noted.peak - data.train.nbytes == pytest.approx(4 * values * found, rel=0.02)
 
 
 @pytest.mark.parametrize("limit", [1 << 30, 0])
