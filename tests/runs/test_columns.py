@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from offbeat.core.events import Line
+from offbeat.core.journal import line_of
 from offbeat.runs.columns import check_meta, client_metric_row, journal_row, metric_row
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -24,3 +26,12 @@ def test_the_name_of_a_metric_is_one(reader: str) -> None:
     for name in ("", "a\nssh-ed25519 key", "\x1b[2J", "a\u202eb", "`id`"):
         with pytest.raises(ValueError, match=r"^metric .*name"):
             READERS[reader](name)
+
+
+@pytest.mark.parametrize("value", ["null", "-1", "Infinity", "NaN", '"1"'])
+def test_the_parts_of_a_tasks_time_are_seconds(value: str) -> None:
+    parts = '"line.received": 1, "line.sent": 0.5, "line.latency": 0, "line.trained": '
+    row = journal_row(0, 0.0, "event", "arrived", 0, 0, 0, 0, 0, 1, f"{{{parts}2.0}}")
+    assert line_of(row) == Line(1.0, 2.0, 0.5, 0.0)
+    with pytest.raises(ValueError, match=r"line\.trained|Expected `float \| null`"):
+        journal_row(0, 0.0, "event", "arrived", 0, 0, 0, 0, 0, 1, f"{{{parts}{value}}}")

@@ -158,7 +158,7 @@ def rennala(
     concurrency: Concurrency = None,
     server_lr: ServerRate = 1.0,
 ) -> Algorithm:
-    """All train from the current model, again and again, until S updates are together, whoever they are from.
+    """All train from the current model, again and again, until S updates of any clients are together.
 
     w := w + γ (1/S) Σ Δ over the first S updates from the current model; `size` is S and `server_lr` is γ.
     What comes later is dropped or, with `stop`, ended at once. For clients whose data are of one

@@ -51,10 +51,10 @@ class ClientTime(Struct):
         since: When it joined, if it is in the run.
         task: When its task began, if it has one.
         ready: Time after which it held the update of its task; 0 where it does not.
-        trained: As of `TimeShares`, as are the next three.
-        received: …
-        sent: …
-        lost: …
+        trained: Seconds in local steps.
+        received: Seconds until it had its models.
+        sent: Seconds from the end of a training until the update was there.
+        lost: Seconds in tasks that came to nothing.
     """
 
     present: float = 0.0

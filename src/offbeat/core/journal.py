@@ -105,7 +105,7 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
             data = {**event.metrics, "seconds": t - task.started}
             if type(event) is events.Arrived and event.line is not None:
                 line = event.line
-                data |= zip(_LINE, (line.received, line.trained, line.sent, line.latency), strict=True)
+                data |= zip(LINE, (line.received, line.trained, line.sent, line.latency), strict=True)
             return Row(
                 seq, t, "event", name, event.client, event.task, task.base, version, stale, event.steps, data
             )
@@ -180,9 +180,9 @@ def command_row(seq: int, t: float, command: commands.Command, version: int) -> 
             return Row(seq, t, "command", name, client, task, version=version, data=data or None)
 
 
-_LINE = tuple(f"line.{part}" for part in events.Line.__struct_fields__)
+LINE = tuple(f"line.{part}" for part in events.Line.__struct_fields__)
 """Names of the parts of an update's `line` in its row."""
-NOT_METRICS = frozenset({"seconds", *_LINE})
+NOT_METRICS = frozenset({"seconds", *LINE})
 """What the row of an update has beside the client's own metrics."""
 
 _LATER = ("complaints", "at_fault", "invalid", "formed")
@@ -248,7 +248,7 @@ def metrics_of(row: Row) -> events.Metrics:
 def line_of(row: Row) -> events.Line | None:
     """What the row of an update says of its line, if anything."""
     data = row.data or {}
-    return events.Line(*(data[key] for key in _LINE)) if all(key in data for key in _LINE) else None
+    return events.Line(*(data[key] for key in LINE)) if all(key in data for key in LINE) else None
 
 
 def _known(value: int | None) -> int:

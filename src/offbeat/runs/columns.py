@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Iterable
-from math import isfinite
+from math import inf, isfinite
 from typing import Annotated, Any, Required, TypedDict
 
 from msgspec import DecodeError, Meta, Struct, ValidationError, convert
 from msgspec.json import Decoder, decode
 
-from offbeat.core.journal import Row
+from offbeat.core.journal import LINE, Row
 from offbeat.core.metric_names import numbers, problem_of_name
 from offbeat.runs.schema import ClientMetric, Metric
 
@@ -225,6 +225,7 @@ def _data(row: _JournalColumns) -> dict[str, Any] | None:
         data: dict[str, Any] = _values(text, row.name)
         if row.name in ("arrived", "ready"):
             _check_names(data)
+            _check_line(data, row.seq)
         if row.name == "aggregate" and "spent" in data:
             convert(data["spent"], float)
     except ValidationError as error:
@@ -239,6 +240,14 @@ def _data(row: _JournalColumns) -> dict[str, Any] | None:
                 f"journal row {row.seq} has {count} clients, and other numbers of what they have"
             )
     return data if row.data else None
+
+
+def _check_line(data: dict[str, Any], seq: int) -> None:
+    """Raises `ValueError` where parts of a task's time are no seconds: they are added up."""
+    for name in LINE:
+        value = data.get(name, 0.0)
+        if value is None or not 0 <= value < inf:
+            raise ValueError(f"{name} = {value} in journal row {seq}: seconds from 0 were expected")
 
 
 def _values(text: str, name: str) -> Any:

@@ -201,7 +201,7 @@ class MessageWriter:
         return self._window - (self._total - self._acknowledged)
 
     def _size(self, left: int) -> int:
-        """Bytes of the next chunk of a body of which so many are left."""
+        """Bytes of the next chunk of a body, of which `left` are still to send."""
         if self._chunk is not None:
             return self._chunk
         if left <= min(CHUNK, self._window // 2, self._room):
