@@ -1,4 +1,4 @@
-# make demo: compare four algorithms on real digits and write a report.
+# make demo: compare five algorithms on real digits and write a report.
 # make check: format, lint, types, spelling, documentation.   make test: the tests, in minutes.   make test-thorough: all of them.
 PYTHON ?= python3
 BIN := .venv/bin

@@ -40,13 +40,16 @@ def write_figure(rows: ItemRows, results: Results, path: Path) -> Path | None:
         return None
     styles = choose_styles(rows.study.item_labels(rows.name))
     if kind == "curves":
-        figure = _curves(rows, results.curves(rows.study.name), styles)
+        figure = curves_figure(rows, results.curves(rows.study.name), styles)
     else:
         figure = _amounts(rows, styles, bars=kind == "bars")
     return None if figure is None else save(figure, path)
 
 
-def _curves(rows: ItemRows, curves: Mapping[tuple[str, str], RunCurve], styles: Styles) -> Figure | None:
+def curves_figure(
+    rows: ItemRows, curves: Mapping[tuple[str, str], RunCurve], styles: Styles
+) -> Figure | None:
+    """Draw an item's curves in a panel for each column; None where nothing was run."""
     panels: dict[str, list[Curve]] = {}
     for arm in rows.arms():
         runs = [curves.get((row.digest, rows.metric)) for row in rows.runs[arm].values()]
