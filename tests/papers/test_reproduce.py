@@ -432,11 +432,13 @@ def test_the_command_makes_again_what_has_no_partner_of_its_processor(tmp_path: 
     assert (first.communicate()[1] != "", first.returncode) == (True, 0)
     own = Results(rows.parent).rows("p/s")
     here = next(iter(own.values())).machine
-    foreign = [
-        line.replace(here, "Z80, 1 cores, PyTorch 2") if ",fedavg," in line else line
-        for line in rows.read_text().splitlines()
-    ]
-    rows.write_text("\n".join(foreign) + "\n")
+    elsewhere = {each.digest for each in own.values() if each.label == "fedavg"}
+    for path in (rows, rows.with_name("p-s-levels.csv")):
+        foreign = [
+            line.replace(here, "Z80, 1 cores, PyTorch 2") if elsewhere & set(line.split(",")) else line
+            for line in path.read_text().splitlines()
+        ]
+        path.write_text("\n".join(foreign) + "\n")
     again = Fork(OFFBEAT, *words, "--unpaired")
     out, errors = again.communicate()
     assert again.returncode == 0, errors
@@ -550,3 +552,14 @@ def test_ctrl_c_loses_no_finished_run_and_two_processes_share_the_rest(tmp_path:
     found = Results(rows.parent).rows("p/s").values()
     assert len(found) == len(rows.read_text().splitlines()) - 1 == 8  # no run was made twice
     assert {row.tasks for row in found} == {1500}
+
+
+def test_a_metric_that_an_item_asks_the_time_of_has_levels_though_it_is_no_share(tmp_path: Path) -> None:
+    table = {**DOCUMENT["items"]["table-1"], "metric": "loss", "target": 2.2}
+    study, results = make_study("p/s", {**DOCUMENT, "items": {"table-1": table}}), Results(tmp_path)
+    cells = [cell for cell in item_cells(study, "table-1", "seconds") if cell.column == "one"]
+    run_cells(cells, results, 1, ignore)
+    digests = {cell.digest for cell in cells}
+    assert {key[0] for key in results.levels("p/s") if key[2:] == ("loss", "2.2")} == digests
+    rows = item_rows(study, "table-1", "seconds", results)
+    assert {seed for arm in rows.arms() for seed in rows.climbs(arm, "time")} == {0}

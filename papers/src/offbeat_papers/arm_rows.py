@@ -116,22 +116,27 @@ class ItemRows:
         return {seed: amount for seed, amount in amounts.items() if not isinstance(amount, Cost)}
 
     def climbs(self, arm: Arm, by: str) -> dict[int, Climb]:
-        """Each seed's way to the target; without seeds that did not measure the target."""
+        """Each seed's way to the target; without seeds that did not measure the target, or its levels."""
         found = {}
         for seed, row in self.runs.get(arm, {}).items():
-            if arm[1] in self.targets and row.cost(by, self.metric, self.targets[arm[1]]) is not None:
+            if arm[1] not in self.targets or row.cost(by, self.metric, self.targets[arm[1]]) is None:
+                continue
+            # A run without levels that has not diverged did not miss them: nobody has looked.
+            if row.diverged or self._level_key(row, arm[1]) in self.levels:
                 found[seed] = self._climb(row, arm[1], by)
         return found
 
     def _climb(self, row: ResultRow, column: str, by: str) -> Climb:
-        key = row.digest, row.machine, self.metric, target_text(self.targets[column])
-        levels, place = self.levels.get(key), COSTS.index(by)
+        levels, place = self.levels.get(self._level_key(row, column)), COSTS.index(by)
         # A run that has diverged has no levels: it would never have reached them.
         end = self._horizon(column, by) if levels is None else float(row.spent[self.metric][place])
         costs = (None,) * len(LEVELS) if levels is None else levels.costs
         return Climb(
             tuple(Cost(end, False) if each is None else Cost(each[place], True) for each in costs), end
         )
+
+    def _level_key(self, row: ResultRow, column: str) -> tuple[str, str, str, str]:
+        return row.digest, row.machine, self.metric, target_text(self.targets[column])
 
     def _horizon(self, column: str, by: str) -> float:
         """Censoring of a run that has diverged: the most that any run in its column could spend."""

@@ -84,16 +84,22 @@ def measure_run(
     )  # fmt: skip
 
 
-def run_levels(row: ResultRow, record: RunRecord, targets: Collection[float]) -> list[RunLevels]:
-    """The costs of a run at the levels on the way to each target, for the metrics that are shares.
+def run_levels(
+    row: ResultRow, record: RunRecord, targets: Collection[float], named: Collection[str] = ()
+) -> list[RunLevels]:
+    """The costs of a run at the levels on the way to each target, for its shares and the named metrics.
 
     Args:
         row: The run's row.
         record: The run.
         targets: The targets.
+        named: Metrics to which a study measures costs, besides the shares.
     """
     evaluated = record.metrics
-    shares = [m for m in _measures(record, evaluated) if m.is_share and not is_statistic(m.name)]
+    shares = [
+        m for m in _measures(record, evaluated)
+        if m.name in named or (m.is_share and not is_statistic(m.name))
+    ]  # fmt: skip
     return [
         RunLevels(row.digest, row.machine, measure.name, target_text(target), costs)
         for measure in shares

@@ -21,7 +21,7 @@ from offbeat_papers.measure import (
     run_levels,
 )
 from offbeat_papers.rows import ResultRow, Results
-from offbeat_papers.study import Study
+from offbeat_papers.study import COSTS, Study
 
 
 def missing(cells: Sequence[Cell], results: Results) -> list[Cell]:
@@ -119,7 +119,7 @@ class _Queue:
             targets = named_targets(cell)
             row = measure_run(place, record, targets, report.processor)
             curves = reduced_curves(cell.digest, record, cell.recipe.metric)
-            self._results.append(row, curves, run_levels(row, record, targets))
+            self._results.append(row, curves, run_levels(row, record, targets, named_metrics(cell)))
             shutil.rmtree(run.directory)
         lock.release()
 
@@ -139,6 +139,13 @@ def named_targets(cell: Cell) -> set[float]:
     """The targets that a study names of a cell's column."""
     named = {cell.recipe.target, *(target_of(cell.study, item, cell) for item in cell.study.items)}
     return {target for target in named if target is not None}
+
+
+def named_metrics(cell: Cell) -> set[str]:
+    """The metrics of a study's items that ask for a cost: an own metric may be none of the known shares."""
+    items = cell.study.items.values()
+    asked = (i for i in items if i.shows in COSTS or any(claim.by in COSTS for claim in i.claims))
+    return {metric for item in asked if (metric := item.metric or cell.recipe.metric) is not None}
 
 
 def target_of(study: Study, item: str, cell: Cell) -> float | None:

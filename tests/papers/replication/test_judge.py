@@ -112,3 +112,14 @@ def test_rows_without_levels_are_compared_at_the_target(tmp_path: Path) -> None:
 
 def test_an_answer_begins_as_not_run(tmp_path: Path) -> None:
     assert judged(Results(tmp_path)).answer == Answer.NOT_RUN
+
+
+def test_a_run_whose_levels_nobody_kept_has_not_missed_them(tmp_path: Path) -> None:
+    kept, left_out = Results(tmp_path / "kept"), Results(tmp_path / "left-out")
+    write_rows(kept, {"fedbuff": [10.0] * 4, "fedavg": [50.0] * 4})
+    levels = kept.levels("p/s")
+    for digest, own in kept.rows("p/s").items():
+        found = [each for key, each in levels.items() if key[0] == digest]
+        left_out.append(own, [], [] if (own.label, own.seed) == ("fedbuff", 102) else found)
+    assert judged(kept).pairs[0].seeds == {100, 101, 102, 103}
+    assert judged(left_out).pairs[0].seeds == {100, 101, 103}
