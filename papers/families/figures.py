@@ -22,10 +22,6 @@ from offbeat_papers.load import load_study
 from offbeat_papers.rows import Results
 
 HERE = Path(__file__).parent
-STEPS = 5
-"""Local steps of a task in the study of delays."""
-BATCH = 20
-"""Updates in a version of Rennala there."""
 
 
 def main(
@@ -39,9 +35,8 @@ def main(
     if (drawn := draw("delay", "time", rows, ("fixed", "heavy"), quick)) is not None:
         add_bound(drawn.axes[0], load(rows, "delay", "time"), rows)
         typer.echo(save(drawn, out / "family_time_optimal.png"))
-    if (
-        drawn := draw("delay", "time", rows, ("fixed", "divided"), ("fedavg", "first-of", "fedbuff"))
-    ) is not None:
+    waiting = ("fedavg", "first-of", "fedbuff")
+    if (drawn := draw("delay", "time", rows, ("fixed", "divided"), waiting)) is not None:
         typer.echo(save(drawn, out / "family_first_of.png"))
     cached = ("fedavg", "fedbuff", "ca2fl", "ace", "mifa", "fedstale")
     if (drawn := draw("cached", "slow-classes", rows, ("tied", "independent"), cached)) is not None:
@@ -67,11 +62,12 @@ def draw(
 def add_bound(ax: Axes, rows: ItemRows, results: Results) -> None:
     """Draw Rennala's accuracy as it were if no time were lost between the updates of a version.
 
-    A version takes the least T with Σ ⌊T/τ_i⌋ ≥ 20, where client i takes τ_i seconds for an update.
+    S updates take the least T with Σ ⌊T/τ_i⌋ ≥ S, where client i takes τ_i seconds for an update.
     """
-    seconds = np.array(rows.study.recipe["world"]["seconds_per_step"]) * STEPS
-    ends = np.unique(np.outer(np.arange(1, BATCH + 1), seconds).round(9))
-    least = next(end for end in ends if np.floor(end / seconds + 1e-9).sum() >= BATCH)
+    rennala = rows.study.recipe["algorithms"]["rennala"]
+    seconds = np.array(rows.study.recipe["world"]["seconds_per_step"]) * rennala["steps"]
+    ends = np.unique(np.outer(np.arange(1, rennala["size"] + 1), seconds).round(9))
+    least = next(end for end in ends if np.floor(end / seconds + 1e-9).sum() >= rennala["size"])
     curves = results.curves(rows.study.name)
     made = [(row, curves[row.digest, rows.metric]) for row in rows.runs["rennala", "fixed"].values()]
     # The speeds do not vary, and so each of its versions takes as long as every other.
@@ -79,11 +75,15 @@ def add_bound(ax: Axes, rows: ItemRows, results: Results) -> None:
     mean = np.mean([curve.values for _, curve in made], axis=0)
     ax.step(
         np.mean(shares) * np.array(made[0][1].seconds), 100 * mean, where="post", color=INK, linewidth=1,
-        linestyle=":", label="bound",
+        linestyle=":",
     )  # fmt: skip
     typer.echo(f"a version of rennala takes {1 / np.mean(shares):.3f} of the least time, {least:.3f} s")
     ax.annotate(
-        "dotted: rennala if no time were lost", (0.97, 0.05), xycoords="axes fraction", ha="right", fontsize=8
+        "thin black dots: rennala if no time were lost",
+        (0.97, 0.05),
+        xycoords="axes fraction",
+        ha="right",
+        fontsize=8,
     )
 
 
