@@ -271,3 +271,11 @@ def test_every_client_counts_alike_in_every_version_of_ringleader():
     assert torch.allclose(play(ob.ringleader(1, server_lr=0.5), until=many).model.values, expected, atol=1e-3)
     other = play(ob.fedbuff(1, 1, server_lr=0.5, staleness=ob.constant()), SPEEDS, until=many).model.values
     assert not torch.allclose(other, expected, atol=0.05), "who is fast counts more"
+
+
+def test_a_table_takes_two_updates_of_a_client_in_one_version():
+    """No schedule of ours brings them, but one that is composed with the table does."""
+    algorithm = ob.compose(ob.fedbuff(3, steps=1), aggregator=ob.ringleader(1))
+    run = play(algorithm, [0.1, 9.0, 9.0, 9.0], until=ob.Until(tasks=12))
+    assert run.summary.versions == 4
+    assert torch.isfinite(run.model.values).all()

@@ -136,8 +136,9 @@ class RoundTable(Aggregator):
             memory[count] = torch.tensor(b)
         if not first:
             # The version of each of these clients is made now, and only the sum needs its mean.
-            for update in updates:
-                del memory[f"mean {update.task.client}"], memory[f"count {update.task.client}"]
+            # Another schedule may bring two updates of one client.
+            for client in {update.task.client for update in updates}:
+                del memory[f"mean {client}"], memory[f"count {client}"]
         memory.update(sum=total, clients=torch.tensor(clients), round=torch.tensor(number))
         return (total * (self.scale / clients)).to(model.values.dtype)
 
