@@ -19,7 +19,9 @@ import pytest
 
 for name in [name for name in os.environ if name.startswith("PYTEST_")]:
     del os.environ[name]
-sys.exit(pytest.main(sys.argv[1:]))
+# A worker process imports the script.
+if __name__ == "__main__":
+    sys.exit(pytest.main(sys.argv[1:]))
 """
 
 

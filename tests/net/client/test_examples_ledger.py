@@ -209,7 +209,7 @@ def test_a_run_over_the_network_until_the_budget_is_spent(
     assert all((u.metrics, u.shared) == ({}, None) for u in updates)
     assert any(isinstance(u.delta, torch.Tensor) and u.delta.any() for u in updates)
     (register,) = [message for message in said if isinstance(message, Register)]
-    assert (register.labels, register.held_out) == (None, 0)
+    assert (register.labels, register.held_out) == ((), 0)
     ledger = ExamplesLedger(options, tmp_path / "site")
     assert ledger.spent.steps == 3 * len(updates)
     assert 1.5 < examples_epsilon([(2.0, 45 / 135, ledger.spent.steps)], 1e-5) <= 3.0

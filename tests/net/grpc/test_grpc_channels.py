@@ -380,7 +380,7 @@ def attack(rng: random.Random) -> list[bytes]:
     )
     body = framed(UpdateSubmission(1, 1, torch.zeros(300_000), INTEGERS))
     flipped = bytearray(rng.choice(body))
-    flipped[rng.randrange(60)] ^= 1 << rng.randrange(8)
+    flipped[rng.randrange(min(60, len(flipped)))] ^= 1 << rng.randrange(8)
     return rng.choice(
         [
             [rng.randbytes(rng.randrange(500))],
